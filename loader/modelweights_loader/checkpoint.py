@@ -1,0 +1,266 @@
+"""Finds the files that an engine would load from a folder, without reading the weights.
+
+Called by every step. Follows vLLM's choice (model_loader/default_loader.py and weight_utils.py there): a
+`consolidated*.safetensors` wins, else the top level's `*.safetensors` filtered by the index, in natural order. Links are
+followed only inside the root. Must not import torch.
+"""
+
+# ruff: noqa: PTH - pathlib costs 10 ms at start, and os speaks in the system calls that are meant here
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from modelweights_loader.errors import BadCheckpointError, WillNotWorkError, error_from_os
+
+MAX_INDEX_BYTES = 100_000_000
+_CONSOLIDATED = "consolidated*.safetensors"
+# What engines read beside the weights: configuration, tokenizer, chat template, remote code.
+_COMPANIONS = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py", "*.jinja2")
+# Sentence-transformers keeps its modules' configuration one level down, chat templates have a folder of their own.
+_COMPANION_FOLDERS = {"[0-9]_*": ("config.json",), "additional_chat_templates": ("*.jinja",)}
+_OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.npz")
+_HUB_CACHE = re.compile(r"models--.+")
+
+
+class CheckpointFile(NamedTuple):
+    """One file that counts: path below the checkpoint, with '/'; real_path after all links."""
+
+    path: str
+    real_path: str
+    size_bytes: int
+
+
+class Checkpoint(NamedTuple):
+    """What an engine would load from a folder: shards in load order, files (shards included) sorted by path.
+
+    weight_map is the index's map of tensor to shard, None without an index.
+    """
+
+    path: str
+    shards: tuple[CheckpointFile, ...]
+    files: tuple[CheckpointFile, ...]
+    index_name: str | None
+    weight_map: dict[str, str] | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all shards together."""
+        return sum(shard.size_bytes for shard in self.shards)
+
+
+def natural_key(name: str) -> list[tuple[int, int, str]]:
+    """Sorts shard 2 before shard 10.
+
+    Args:
+        name: A file name.
+
+    Returns:
+        A key for `sorted`; numbers compare as numbers, everything else as text.
+    """
+    return [
+        (0, int(piece), piece) if piece.isdecimal() else (1, 0, piece) for piece in re.split(r"([0-9]+)", name) if piece
+    ]
+
+
+def find_checkpoint(path: str, root: str | None = None) -> Checkpoint:
+    """Finds the files of the checkpoint in a folder.
+
+    Args:
+        path: The folder, or a Hugging Face cache folder (`models--org--name`, or a snapshot in it).
+        root: Nothing outside of it is touched. Default: the cache folder of a snapshot, else the path itself.
+
+    Returns:
+        The checkpoint; nothing but the index has been read.
+
+    Raises:
+        WillNotWorkError: Not there, forbidden, or a path that leads out of the root.
+        BadCheckpointError: No safetensors files, or an index that does not fit them.
+        TryAgainError: The storage failed.
+    """
+    folder = _resolve_folder(path, root)
+    boundary = os.path.realpath(root) if root is not None else _default_root(folder)
+    names = _list_names(folder)
+    index_name, chosen = _choose_shards(names, folder)
+    companions = [name for name in names if any(fnmatchcase(name, pattern) for pattern in _COMPANIONS)]
+    companions += _list_nested_companions(names, folder)
+    # Another format's index belongs to weights that are not loaded.
+    companions = [name for name in companions if not name.endswith(".index.json") or name == index_name]
+    weight_map = None
+    if index_name is not None:
+        _locate(folder, index_name, boundary)
+        weight_map = _read_weight_map(folder, index_name)
+        chosen = _filter_by_index(chosen, weight_map, index_name, folder)
+    shards = tuple(_locate(folder, name, boundary) for name in sorted(chosen, key=natural_key))
+    others = (_locate(folder, name, boundary) for name in companions)
+    return Checkpoint(folder, shards, tuple(sorted((*shards, *others))), index_name, weight_map)
+
+
+def resolve_below(path: str, root: str | None) -> str:
+    """Resolves a path and makes sure that it stays below the root.
+
+    Args:
+        path: Any path.
+        root: The folder that it must not leave, or None for no such rule.
+
+    Returns:
+        The real path.
+
+    Raises:
+        WillNotWorkError: It leads out of the root.
+    """
+    real = os.path.realpath(path)
+    if root is not None and not _is_below(real, os.path.realpath(root)):
+        message = f"{path} leads to {real}, out of the root {root}; pass a path below the root"
+        raise WillNotWorkError(message, reason="UnsafePath")
+    return real
+
+
+def _is_below(real: str, boundary: str) -> bool:
+    return real == boundary or real.startswith(boundary.rstrip("/") + "/")
+
+
+def _resolve_folder(path: str, root: str | None) -> str:
+    folder = resolve_below(path, root)
+    try:
+        mode = os.stat(folder).st_mode
+    except OSError as error:
+        raise error_from_os(error, path, "find") from error
+    if not stat.S_ISDIR(mode):
+        message = f"{path} is no folder; pass the folder that holds config.json and the shards"
+        raise WillNotWorkError(message, reason="NotAFolder")
+    snapshots = os.path.join(folder, "snapshots")
+    if _HUB_CACHE.fullmatch(os.path.basename(folder)) and os.path.isdir(snapshots):
+        return resolve_below(_choose_snapshot(folder, snapshots), root or folder)
+    return folder
+
+
+def _choose_snapshot(folder: str, snapshots: str) -> str:
+    """The snapshot that refs/main names, else the only one."""
+    try:
+        with open(os.path.join(folder, "refs", "main"), encoding="ascii") as ref:
+            name = ref.read(256).strip()
+        if re.fullmatch(r"[0-9A-Za-z_-]{1,128}", name) and os.path.isdir(os.path.join(snapshots, name)):
+            return os.path.join(snapshots, name)
+    except (OSError, ValueError):
+        pass
+    names = _list_names(snapshots)
+    if len(names) == 1:
+        return os.path.join(snapshots, names[0])
+    message = f"{folder} holds {len(names)} snapshots and no refs/main that chooses one; pass one of snapshots/*"
+    raise WillNotWorkError(message, reason="AmbiguousSnapshot")
+
+
+def _default_root(folder: str) -> str:
+    """A snapshot of the Hugging Face cache links to ../../blobs, so its root is the cache folder."""
+    snapshots = os.path.dirname(folder)
+    repository = os.path.dirname(snapshots)
+    if os.path.basename(snapshots) == "snapshots" and _HUB_CACHE.fullmatch(os.path.basename(repository)):
+        return repository
+    return folder
+
+
+def _list_names(folder: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError as error:
+        raise error_from_os(error, folder, "list") from error
+
+
+def _list_nested_companions(names: list[str], folder: str) -> list[str]:
+    found = []
+    for pattern, wanted in _COMPANION_FOLDERS.items():
+        for name in names:
+            nested = os.path.join(folder, name)
+            # A link to a folder is not followed: only plain folders of the checkpoint count.
+            if fnmatchcase(name, pattern) and os.path.isdir(nested) and not os.path.islink(nested):
+                found += [f"{name}/{inner}" for inner in _list_names(nested) if _matches_any(inner, wanted)]
+    return found
+
+
+def _matches_any(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _choose_shards(names: list[str], folder: str) -> tuple[str | None, list[str]]:
+    chosen = [name for name in names if fnmatchcase(name, _CONSOLIDATED)]
+    index_name = "consolidated.safetensors.index.json"
+    if not chosen:
+        chosen = [name for name in names if name.endswith(".safetensors")]
+        index_name = "model.safetensors.index.json"
+    if not chosen and index_name not in names:
+        others = [name for name in names if _matches_any(name, _OTHER_WEIGHTS)]
+        has = f"it has {', '.join(others[:3])}; convert it" if others else "check the path, or download the weights"
+        message = f"{folder} holds no *.safetensors file; {has}"
+        raise BadCheckpointError(message, reason="NoSafetensors")
+    return (index_name if index_name in names else None), chosen
+
+
+def _read_weight_map(folder: str, index_name: str) -> dict[str, str]:
+    path = os.path.join(folder, index_name)
+    try:
+        if os.stat(path).st_size > MAX_INDEX_BYTES:
+            message = f"{path} has more than {MAX_INDEX_BYTES} bytes; download it again"
+            raise BadCheckpointError(message, reason="InvalidIndex")
+        with open(path, "rb") as file:
+            text = file.read(MAX_INDEX_BYTES + 1)
+    except OSError as error:
+        raise error_from_os(error, path, "read") from error
+    if text.startswith(b"version https://git-lfs"):
+        message = f"{path} is a Git LFS pointer, not the index; run `git lfs pull` or download it again"
+        raise BadCheckpointError(message, reason="GitLfsPointer")
+    try:
+        weight_map = json.loads(text)["weight_map"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        message = f"{path} is no index ({type(error).__name__}: {error}); download it again"
+        raise BadCheckpointError(message, reason="InvalidIndex") from error
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        message = f"{path} has a weight_map that is no object of file names; download it again"
+        raise BadCheckpointError(message, reason="InvalidIndex")
+    return weight_map
+
+
+def _filter_by_index(chosen: list[str], weight_map: dict[str, str], index_name: str, folder: str) -> list[str]:
+    wanted = dict.fromkeys(weight_map.values())
+    if not wanted:
+        message = f"{folder}/{index_name} names no tensor; download it again"
+        raise BadCheckpointError(message, reason="NoTensors")
+    for shard in wanted:
+        if "/" in shard or "\0" in shard or shard in {"", ".", ".."}:
+            message = (
+                f"{folder}/{index_name} names the shard {shard[:200]!r}, which is no plain file name; don't use it"
+            )
+            raise WillNotWorkError(message, reason="UnsafePath")
+    missing = sorted(set(wanted) - set(chosen), key=natural_key)
+    if missing:
+        tensor = next(name for name, shard in weight_map.items() if shard == missing[0])
+        message = (
+            f"{folder}: shard {missing[0]} is missing ({len(missing)} of {len(wanted)}), {index_name} needs it for "
+            f"tensor {tensor}; download the missing shards"
+        )
+        raise BadCheckpointError(message, reason="MissingShard")
+    return list(wanted)
+
+
+def _locate(folder: str, name: str, boundary: str) -> CheckpointFile:
+    """Resolves one file; refuses links out of the boundary and anything but a regular file, without opening it."""
+    path = os.path.join(folder, name)
+    real = os.path.realpath(path)
+    if not _is_below(real, boundary):
+        message = f"{path} is a link to {real}, out of {boundary}; mount the whole folder, or copy the file"
+        raise WillNotWorkError(message, reason="UnsafePath")
+    try:
+        status = os.stat(real)
+    except FileNotFoundError as error:
+        message = f"{path} is a link to {real}, which is not there; mount the whole folder (with blobs)"
+        raise WillNotWorkError(message, reason="DanglingLink") from error
+    except OSError as error:
+        raise error_from_os(error, path, "find") from error
+    if not stat.S_ISREG(status.st_mode):
+        message = f"{path} is not a regular file; put the file itself there"
+        raise WillNotWorkError(message, reason="NotARegularFile")
+    return CheckpointFile(name, real, status.st_size)

@@ -1,0 +1,88 @@
+"""Moves resident pages to the kernel's inactive list: still warm, but cold in the kernel's eyes.
+
+Called by `publish` as the very last step, since every later read activates the pages again. Without it the kubelet
+counts a warm checkpoint as used memory (active file pages) and may evict pods for it. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from modelweights_loader.errors import describe_os_error
+from modelweights_loader.residency import MethodRefusedError, count_cached_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from modelweights_loader.checkpoint import CheckpointFile
+
+# Python's mmap module has neither: asm-generic/mman-common.h, Linux 5.4 and 5.14.
+_MADV_COLD = 20
+_MADV_POPULATE_READ = 22
+# Bounds the page tables of one mapping (2 MiB for 1 GiB), so that huge shards cost no memory.
+_WINDOW_BYTES = 2**30
+# Where a file is only partly resident, pieces of this size are cooled: populating the rest would read it from disk.
+_PIECE_BYTES = 2**22
+
+
+class Cooling(NamedTuple):
+    """How many bytes were cooled, and why others were not (one line per distinct cause)."""
+
+    cooled_bytes: int
+    refusals: tuple[str, ...]
+
+
+def cool(files: tuple[CheckpointFile, ...]) -> Cooling:
+    """Cools the resident pages of files.
+
+    Args:
+        files: What to cool.
+
+    Returns:
+        What was done. A kernel that refuses is no error: the pages stay warm, only less cheap for the kubelet.
+    """
+    cooled = 0
+    refusals: dict[str, None] = {}
+    for file in files:
+        try:
+            cooled += _cool_file(file)
+        except OSError as error:
+            refusals[f"MADV_COLD: {describe_os_error(error)}"] = None
+        except MethodRefusedError as refused:
+            refusals[f"cachestat: {refused}"] = None
+    return Cooling(cooled, tuple(refusals))
+
+
+def _cool_file(file: CheckpointFile) -> int:
+    cooled = 0
+    descriptor = os.open(file.real_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        for offset, length in _list_resident(descriptor, file.size_bytes):
+            with mmap.mmap(descriptor, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset) as view:
+                # MADV_COLD walks page tables, so the pages have to be mapped first; that is cheap for resident ones.
+                view.madvise(_MADV_POPULATE_READ)
+                view.madvise(_MADV_COLD)
+            cooled += length
+    finally:
+        os.close(descriptor)
+    return cooled
+
+
+def _list_resident(descriptor: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yields ranges that are fully resident; where nobody may know, everything is taken for resident."""
+    for offset in range(0, size_bytes, _WINDOW_BYTES):
+        length = min(_WINDOW_BYTES, size_bytes - offset)
+        try:
+            if count_cached_bytes(descriptor, offset, length) >= length:
+                yield offset, length
+                continue
+        except MethodRefusedError:
+            # A node where cachestat is forbidden: the caller measured enough to know that it is mostly warm.
+            yield offset, length
+            continue
+        for piece in range(offset, offset + length, _PIECE_BYTES):
+            piece_length = min(_PIECE_BYTES, offset + length - piece)
+            if count_cached_bytes(descriptor, piece, piece_length) >= piece_length:
+                yield piece, piece_length

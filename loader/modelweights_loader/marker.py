@@ -1,0 +1,148 @@
+"""The marker on a node: says which digest of a model is staged there, in which boot of the kernel.
+
+Written by `publish` as the last thing, read by `wait` in other pods. Must not import torch.
+"""
+
+# ruff: noqa: PTH - pathlib costs 10 ms at start, and os speaks in the system calls that are meant here
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import NamedTuple
+from urllib.parse import quote
+
+from modelweights_loader.report import write_atomically
+
+MARKER_FOLDER = ".modelweights"
+MARKER_VERSION = 1
+_BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+_MAX_NAME_BYTES = 255
+_CUT_CHARACTERS = 180
+_MAX_MARKER_BYTES = 65536
+
+WRITTEN = "Written"
+NOT_WRITABLE = "NotWritable"
+NOT_ASKED = "NotAsked"
+
+
+class Marker(NamedTuple):
+    """What a marker says; path is relative to the root, staged_at RFC 3339."""
+
+    path: str
+    manifest_digest: str
+    boot_id: str
+    node_boot_id: str
+    size_bytes: int
+    file_count: int
+    staged_at: str
+
+
+def read_boot_id(path: str = _BOOT_ID_FILE) -> str:
+    """Reads the kernel's boot ID; it changes when the page cache is lost.
+
+    Args:
+        path: For tests.
+
+    Returns:
+        A UUID.
+    """
+    with open(path, encoding="ascii") as file:
+        return file.read().strip()
+
+
+def name_marker(relative_path: str) -> str:
+    """Names the marker of a model.
+
+    Args:
+        relative_path: Of the model below the root; `.` for the root itself.
+
+    Returns:
+        A file name of at most 255 bytes.
+    """
+    quoted = quote(relative_path, safe="")
+    name = f"{quoted}.json"
+    if len(name.encode()) > _MAX_NAME_BYTES:
+        digest = hashlib.sha256(quoted.encode()).hexdigest()[:16]
+        return f"{quoted[:_CUT_CHARACTERS]}-{digest}.json"
+    return name
+
+
+def write_marker(folder: str, marker: Marker) -> None:
+    """Writes a marker, whole or not at all.
+
+    Args:
+        folder: The marker folder, which must be there (it is mounted); world-readable afterwards.
+        marker: Its content.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    content = {
+        "version": MARKER_VERSION,
+        "path": marker.path,
+        "manifestDigest": marker.manifest_digest,
+        "bootID": marker.boot_id,
+        "nodeBootID": marker.node_boot_id,
+        "sizeBytes": marker.size_bytes,
+        "fileCount": marker.file_count,
+        "stagedAt": marker.staged_at,
+    }
+    write_atomically(os.path.join(folder, name_marker(marker.path)), json.dumps(content, indent=1).encode() + b"\n")
+
+
+def read_marker(folder: str, relative_path: str) -> Marker | None:
+    """Reads the marker of a model.
+
+    Args:
+        folder: The marker folder.
+        relative_path: Of the model below the root.
+
+    Returns:
+        The marker, or None when there is none.
+
+    Raises:
+        OSError: It is there but can't be read.
+        ValueError: It is there but says nothing that this version understands.
+    """
+    try:
+        with open(os.path.join(folder, name_marker(relative_path)), "rb") as file:
+            content = json.loads(file.read(_MAX_MARKER_BYTES))
+    except FileNotFoundError:
+        return None
+    if not isinstance(content, dict) or content.get("version") != MARKER_VERSION:
+        msg = "it has another version"
+        raise ValueError(msg)
+    if content.get("path") != relative_path:
+        msg = f"it is about {content.get('path')!r}"
+        raise ValueError(msg)
+    return Marker(
+        path=relative_path,
+        manifest_digest=str(content.get("manifestDigest", "")),
+        boot_id=str(content.get("bootID", "")),
+        node_boot_id=str(content.get("nodeBootID", "")),
+        size_bytes=int(content.get("sizeBytes", 0)),
+        file_count=int(content.get("fileCount", 0)),
+        staged_at=str(content.get("stagedAt", "")),
+    )
+
+
+def find_marker_folder(path: str) -> tuple[str, str] | None:
+    """Walks up from a model to the folder that holds the markers.
+
+    Args:
+        path: The model as this pod sees it.
+
+    Returns:
+        The marker folder and the model's path relative to its parent, or None.
+    """
+    real = os.path.realpath(path)
+    parent = real
+    while True:
+        folder = os.path.join(parent, MARKER_FOLDER)
+        if os.path.isdir(folder):
+            return folder, os.path.relpath(real, parent)
+        above = os.path.dirname(parent)
+        if above == parent:
+            return None
+        parent = above

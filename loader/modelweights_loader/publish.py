@@ -1,0 +1,162 @@
+"""The step `report`: measures residency once more, cools the pages, writes the marker, and sums up all steps.
+
+Called by `steps`. What it returns is the one report that the operator reads. Must not import torch.
+"""
+
+# ruff: noqa: PTH - pathlib costs 10 ms at start, and os speaks in the system calls that are meant here
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from modelweights_loader import marker as markers
+from modelweights_loader.checkpoint import resolve_below
+from modelweights_loader.cooling import cool
+from modelweights_loader.errors import NoRoomError, WillNotWorkError, describe_os_error
+from modelweights_loader.quantity import format_bytes
+from modelweights_loader.report import read_result
+from modelweights_loader.residency import Residency, measure
+
+if TYPE_CHECKING:
+    from modelweights_loader.checkpoint import Checkpoint
+
+POLICY_REQUIRED = "Required"
+POLICY_BEST_EFFORT = "BestEffort"
+POLICIES = (POLICY_BEST_EFFORT, POLICY_REQUIRED)
+
+_FROM_VALIDATE = ("manifestDigest", "tensorCount", "loadSeconds", "queueSize", "mode", "odirect")
+_FROM_PREFETCH = ("numThreads", "blockSize")
+
+
+class PublishOptions(NamedTuple):
+    """How to publish; marker_root None means the model's parent, marker_dir None writes no marker."""
+
+    policy: str
+    min_resident_percent: float
+    results: str | None = None
+    marker_dir: str | None = None
+    marker_root: str | None = None
+    node_boot_id: str = ""
+    cool: bool = False
+
+
+def publish(path: str, checkpoint: Checkpoint, options: PublishOptions) -> tuple[dict[str, object], str]:
+    """Does the last step.
+
+    Args:
+        path: The model, as it was given.
+        checkpoint: Its files.
+        options: How.
+
+    Returns:
+        The figures of all steps, and a sentence about what was done.
+
+    Raises:
+        NoRoomError: The policy asks for more residency than there is.
+        WillNotWorkError: The policy asks for residency, and nobody may measure it.
+    """
+    earlier = {step: read_result(options.results, step) for step in ("prefetch", "validate")}
+    residency = measure(checkpoint.shards)
+    figures = _sum_up(checkpoint, earlier, residency)
+    check_policy(residency, options.policy, options.min_resident_percent, checkpoint.path, figures)
+    said = [describe_residency(residency)]
+    if options.cool:
+        # Last of all reads: any later one would make the pages look used again.
+        cooling = cool(checkpoint.shards)
+        said.append(f"cooled {format_bytes(cooling.cooled_bytes)}")
+        said += [f"not all cooled ({refusal})" for refusal in cooling.refusals]
+    figures["marker"], cause = _mark(path, checkpoint, options, str(figures.get("manifestDigest") or ""))
+    if cause:
+        said.append(cause)
+    return figures, "; ".join(said)
+
+
+def _sum_up(checkpoint: Checkpoint, earlier: dict[str, dict[str, Any]], residency: Residency) -> dict[str, object]:
+    prefetch, validated = earlier["prefetch"], earlier["validate"]
+    return {
+        "manifestDigest": validated.get("manifestDigest"),
+        "fileCount": len(checkpoint.files),
+        "shardCount": len(checkpoint.shards),
+        "sizeBytes": checkpoint.size_bytes,
+        **residency.figures(),
+        "prefetchSeconds": prefetch.get("readSeconds"),
+        "prefetchBytesPerSecond": prefetch.get("bytesPerSecond"),
+        **{key: validated.get(key) for key in _FROM_VALIDATE},
+        **{key: prefetch.get(key) for key in _FROM_PREFETCH},
+    }
+
+
+def check_policy(
+    residency: Residency, policy: str, min_percent: float, shown: str, figures: dict[str, object] | None = None
+) -> None:
+    """Makes an error of what the policy does not allow.
+
+    Args:
+        residency: As measured.
+        policy: `Required` or `BestEffort`; the latter allows everything.
+        min_percent: 0 to 100.
+        shown: The checkpoint, for messages.
+        figures: Go with the error into its report.
+
+    Raises:
+        NoRoomError: Less is resident than must be.
+        WillNotWorkError: Nobody knows how much is resident.
+    """
+    if policy != POLICY_REQUIRED:
+        return
+    if residency.percent is None:
+        message = (
+            f"{shown}: the policy is Required, but residency can't be measured ({'; '.join(residency.refusals)}); let "
+            "the staging user own the files, or use the policy BestEffort"
+        )
+        raise WillNotWorkError(message, reason="ResidencyUnknown", figures=figures)
+    if residency.percent < min_percent:
+        message = (
+            f"{shown}: {residency.percent:.1f} % resident ({residency.method}), the policy Required asks for "
+            f"{min_percent:g} %; free memory on the node or raise the pod's memory limit"
+        )
+        raise NoRoomError(message, reason="NotResident", figures=figures)
+
+
+def describe_residency(residency: Residency) -> str:
+    """Says a residency in a sentence.
+
+    Args:
+        residency: As measured.
+
+    Returns:
+        Share, size, method, error, and why a better method was refused.
+    """
+    why = f" ({'; '.join(residency.refusals)})" if residency.refusals else ""
+    if residency.percent is None:
+        return f"residency unknown{why}"
+    error = f" ±{residency.error_percent:.1f}" if residency.error_percent else ""
+    return (
+        f"{residency.percent:.1f}{error} % of {format_bytes(residency.size_bytes)} resident by {residency.method}{why}"
+    )
+
+
+def _mark(path: str, checkpoint: Checkpoint, options: PublishOptions, digest: str) -> tuple[str, str]:
+    if options.marker_dir is None:
+        return markers.NOT_ASKED, ""
+    root = options.marker_root or os.path.dirname(os.path.abspath(path))
+    relative_path = os.path.relpath(resolve_below(path, root), os.path.realpath(root))
+    if not digest:
+        message = f"{path} can't be marked without a manifest digest; pass --results with the result of validate"
+        raise WillNotWorkError(message, reason="NotValidated")
+    marker = markers.Marker(
+        path=relative_path,
+        manifest_digest=digest,
+        boot_id=markers.read_boot_id(),
+        node_boot_id=options.node_boot_id,
+        size_bytes=checkpoint.size_bytes,
+        file_count=len(checkpoint.files),
+        staged_at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+    )
+    try:
+        markers.write_marker(options.marker_dir, marker)
+    except OSError as error:
+        # Read-only storage takes no marker; the node label still tells, so this is said and not an error.
+        return markers.NOT_WRITABLE, f"marker not written to {options.marker_dir} ({describe_os_error(error)})"
+    return markers.WRITTEN, ""

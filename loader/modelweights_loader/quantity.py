@@ -1,0 +1,133 @@
+"""Parses and prints amounts: bytes with Kubernetes suffixes, durations, rates.
+
+Called by `cli` (arguments), `prefetch` (bounds) and everything that prints. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import re
+
+_SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_QUANTITY = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi|k|M|G)?")
+
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
+
+MIN_BLOCK_BYTES = 4 * KIB
+MAX_BLOCK_BYTES = GIB
+BLOCK_STEP_BYTES = 4 * KIB
+MAX_THREADS = 256
+MAX_IN_FLIGHT_BYTES = 4 * GIB
+
+
+def parse_bytes(text: str) -> int:
+    """Parses a Kubernetes quantity of bytes.
+
+    Suffixes mean what they mean to Kubernetes: `16Mi` is 16777216, `16M` is 16000000. Engines read `M` differently,
+    which is why everything printed for an engine is a plain integer.
+
+    Args:
+        text: Digits, then nothing or one of k, M, G, Ki, Mi, Gi.
+
+    Returns:
+        The number of bytes.
+
+    Raises:
+        ValueError: The text is no such quantity.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        msg = f"{text!r} is not an amount of bytes; write for example 16Mi, 16M or 16777216"
+        raise ValueError(msg)
+    return int(match.group(1)) * _SUFFIXES[match.group(2) or ""]
+
+
+def check_block_bytes(block_bytes: int) -> int:
+    """Checks the bounds of a prefetch block.
+
+    Args:
+        block_bytes: Size of a block in bytes.
+
+    Returns:
+        The same number.
+
+    Raises:
+        ValueError: Outside of 4Ki to 1Gi, or no multiple of 4Ki.
+    """
+    if not MIN_BLOCK_BYTES <= block_bytes <= MAX_BLOCK_BYTES:
+        msg = f"a block of {block_bytes} bytes is outside of 4Ki (4096) to 1Gi (1073741824)"
+        raise ValueError(msg)
+    if block_bytes % BLOCK_STEP_BYTES:
+        lower = block_bytes - block_bytes % BLOCK_STEP_BYTES
+        msg = f"a block of {block_bytes} bytes is no multiple of 4Ki (4096); the next smaller one is {lower}"
+        raise ValueError(msg)
+    return block_bytes
+
+
+def check_threads(num_threads: int) -> int:
+    """Checks the bounds of the number of prefetch threads.
+
+    Args:
+        num_threads: Number of threads.
+
+    Returns:
+        The same number.
+
+    Raises:
+        ValueError: Outside of 1 to 256.
+    """
+    if not 1 <= num_threads <= MAX_THREADS:
+        msg = f"{num_threads} threads is outside of 1 to {MAX_THREADS}"
+        raise ValueError(msg)
+    return num_threads
+
+
+def check_in_flight(num_threads: int, block_bytes: int) -> None:
+    """Checks that all threads' blocks together stay within 4Gi.
+
+    Args:
+        num_threads: Number of threads.
+        block_bytes: Size of a block in bytes.
+
+    Raises:
+        ValueError: The product is more than 4Gi.
+    """
+    product = num_threads * block_bytes
+    if product > MAX_IN_FLIGHT_BYTES:
+        msg = f"{num_threads} threads x {block_bytes} bytes is {product} bytes in flight, more than 4Gi (4294967296)"
+        raise ValueError(msg)
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Prints bytes for people, in binary units.
+
+    Args:
+        size_bytes: Number of bytes.
+
+    Returns:
+        For example `86.7 MiB`.
+    """
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < KIB:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= KIB
+    return f"{value:.1f} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Prints a duration for people.
+
+    Args:
+        seconds: Duration in seconds.
+
+    Returns:
+        For example `0.3 s`, `2 min 5 s` or `1 h 2 min`.
+    """
+    minute, hour = 60, 3600
+    if seconds < minute:
+        return f"{seconds:.1f} s"
+    if seconds < hour:
+        return f"{int(seconds) // minute} min {int(seconds) % minute} s"
+    return f"{int(seconds) // hour} h {int(seconds) % hour // minute} min"

@@ -1,0 +1,146 @@
+"""The report of a step: one JSON object of at most 1 KiB for a termination log, and the full result for later steps.
+
+Called by `steps`. Must not import torch.
+"""
+
+# ruff: noqa: PTH - pathlib costs 10 ms at start, and os speaks in the system calls that are meant here
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from typing import Any
+
+from modelweights_loader.errors import WillNotWorkError, describe_os_error
+
+MAX_REPORT_BYTES = 1024
+_ELLIPSIS = "…"
+
+
+def encode_report(report: dict[str, object], limit_bytes: int = MAX_REPORT_BYTES) -> bytes:
+    """Encodes a report within a limit: cuts the message, then drops figures from the end.
+
+    Args:
+        report: step, exitCode, reason, message, seconds, then figures by importance.
+        limit_bytes: Of the JSON in UTF-8.
+
+    Returns:
+        One JSON object.
+    """
+    kept = {key: value for key, value in report.items() if value is not None}
+    encoded = _encode(kept)
+    if len(encoded) <= limit_bytes:
+        return encoded
+    message = str(kept.get("message", ""))
+    while len(kept) > 1 and len(_encode({**kept, "message": _ELLIPSIS})) > limit_bytes:
+        kept.pop(next(key for key in reversed(kept) if key != "message"))
+    low, high = 0, len(message)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = len(_encode({**kept, "message": message[:middle] + _ELLIPSIS})) <= limit_bytes
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return _encode({**kept, "message": message[:low] + _ELLIPSIS})
+
+
+def _encode(report: dict[str, object]) -> bytes:
+    text = json.dumps(report, ensure_ascii=False, separators=(",", ":"))
+    # File names that are no UTF-8 arrive with lone surrogates.
+    return text.encode("utf-8", "backslashreplace").replace(b"\\u", b"?u") if not _is_clean(text) else text.encode()
+
+
+def _is_clean(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def write_report(path: str, report: dict[str, object]) -> None:
+    """Writes a report in place, with one write.
+
+    A Kubernetes termination log is a bind-mounted file: nothing can be renamed over it.
+
+    Args:
+        path: The file.
+        report: See `encode_report`.
+
+    Raises:
+        WillNotWorkError: It can't be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(descriptor, encode_report(report))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        message = f"cannot write the report {path} ({describe_os_error(error)}); pass a file that can be written"
+        raise WillNotWorkError(message, reason="ReportNotWritable") from error
+
+
+def write_result(folder: str, step: str, report: dict[str, object]) -> None:
+    """Writes DIR/<step>.json in full, whole or not at all.
+
+    Args:
+        folder: The results folder; created when missing.
+        step: Names the file.
+        report: See `encode_report`; not cut here.
+
+    Raises:
+        WillNotWorkError: It can't be written.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+        text = json.dumps(report, ensure_ascii=True, indent=1) + "\n"
+        write_atomically(os.path.join(folder, f"{step}.json"), text.encode())
+    except OSError as error:
+        message = (
+            f"cannot write the results to {folder} ({describe_os_error(error)}); pass a folder that can be written"
+        )
+        raise WillNotWorkError(message, reason="ResultsNotWritable") from error
+
+
+def read_result(folder: str | None, step: str) -> dict[str, Any]:
+    """Reads what an earlier step left.
+
+    Args:
+        folder: The results folder, or None.
+        step: Whose result.
+
+    Returns:
+        Its report in full; empty when there is none or it can't be read.
+    """
+    if folder is None:
+        return {}
+    try:
+        with open(os.path.join(folder, f"{step}.json"), "rb") as file:
+            parsed = json.loads(file.read())
+    except (OSError, ValueError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def write_atomically(path: str, content: bytes, mode: int = 0o644) -> None:
+    """Writes a file so that readers see the old or the new content, also after a crash.
+
+    Args:
+        path: The file.
+        content: What it is to hold.
+        mode: Its permissions.
+
+    Raises:
+        OSError: Nothing was changed, and no temporary file stays.
+    """
+    folder, name = os.path.split(path)
+    descriptor, temporary = tempfile.mkstemp(dir=folder or ".", prefix=f".{name[:40]}-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

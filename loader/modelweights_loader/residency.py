@@ -1,0 +1,252 @@
+"""Measures how much of a checkpoint really is in the page cache, and says how it knows.
+
+Called by `prefetch` (before and after), `publish` and the command `residency`. The chain, best first:
+
+    cachestat(2) -> mincore(2), only where it tells the truth -> sampled preadv2(RWF_NOWAIT) -> unknown
+
+mincore, and every tool that is built on it, says 100 % to a caller that neither owns the file nor may write it, so it
+is not asked then. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import random
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelweights_loader.checkpoint import CheckpointFile
+
+METHOD_CACHESTAT = "cachestat"
+METHOD_MINCORE = "mincore"
+METHOD_SAMPLE = "sample"
+METHOD_UNKNOWN = "unknown"
+METHODS = (METHOD_CACHESTAT, METHOD_MINCORE, METHOD_SAMPLE)
+
+DEFAULT_SAMPLES = 1000
+_MIN_SAMPLES_PER_FILE = 32
+# The same number on every architecture of Linux but alpha.
+_SYS_CACHESTAT = 451
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_MINCORE_WINDOW_BYTES = 2**30
+# 95 % of a normal distribution lie within this many standard deviations.
+_Z95 = 1.96
+
+
+class FileResidency(NamedTuple):
+    """Residency of one file; resident_bytes is None when unknown, error_bytes the half-width of the 95 % interval."""
+
+    path: str
+    size_bytes: int
+    method: str
+    resident_bytes: int | None
+    error_bytes: int
+    refusals: tuple[str, ...]
+
+
+class Residency(NamedTuple):
+    """Residency of all files together; percent and bytes are None when any file's is unknown."""
+
+    files: tuple[FileResidency, ...]
+    size_bytes: int
+    resident_bytes: int | None
+    error_percent: float
+    method: str
+    refusals: tuple[str, ...]
+
+    @property
+    def percent(self) -> float | None:
+        """Resident share of all bytes, 0 to 100, or None."""
+        if self.resident_bytes is None:
+            return None
+        return 100.0 * self.resident_bytes / self.size_bytes if self.size_bytes else 100.0
+
+    def figures(self) -> dict[str, object]:
+        """The figures as the reports carry them."""
+        percent = self.percent
+        return {
+            "residentBytes": self.resident_bytes,
+            "residentPercent": None if percent is None else round(percent, 2),
+            "residencyMethod": self.method,
+            "residencyError": round(self.error_percent, 2),
+        }
+
+
+class MethodRefusedError(Exception):
+    """One way of measuring does not work here; the next one is tried."""
+
+
+def measure(files: tuple[CheckpointFile, ...], methods: tuple[str, ...] = METHODS) -> Residency:
+    """Measures the residency of files.
+
+    Args:
+        files: What to measure, from `find_checkpoint`.
+        methods: Which ways to try, best first.
+
+    Returns:
+        Per file and in total, with the method and why better ones were refused. Never raises for a file that can't be
+        measured: that one is `unknown`.
+    """
+    total = sum(file.size_bytes for file in files)
+    measured = tuple(_measure_file(file, total, methods) for file in files)
+    known = [item.resident_bytes for item in measured if item.resident_bytes is not None]
+    # Independent errors of the files add up by their squares.
+    error_bytes = math.sqrt(sum(item.error_bytes**2 for item in measured))
+    used = [method for method in (*METHODS, METHOD_UNKNOWN) if any(item.method == method for item in measured)]
+    return Residency(
+        files=measured,
+        size_bytes=total,
+        resident_bytes=sum(known) if len(known) == len(measured) else None,
+        error_percent=100.0 * error_bytes / total if total else 0.0,
+        method="+".join(used) if used else METHOD_CACHESTAT,
+        refusals=tuple(dict.fromkeys(reason for item in measured for reason in item.refusals)),
+    )
+
+
+def _measure_file(file: CheckpointFile, total_bytes: int, methods: tuple[str, ...]) -> FileResidency:
+    refusals: list[str] = []
+    if file.size_bytes == 0:
+        return FileResidency(file.path, 0, methods[0], 0, 0, ())
+    try:
+        descriptor = os.open(file.real_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        refusal = f"open: {_words(error.errno)}"
+        return FileResidency(file.path, file.size_bytes, METHOD_UNKNOWN, None, 0, (refusal,))
+    samples = max(_MIN_SAMPLES_PER_FILE, DEFAULT_SAMPLES * file.size_bytes // max(total_bytes, 1))
+    ways: dict[str, Callable[[], tuple[int, int]]] = {
+        METHOD_CACHESTAT: lambda: (count_cached_bytes(descriptor, 0, file.size_bytes), 0),
+        METHOD_MINCORE: lambda: (_mincore(descriptor, file.size_bytes), 0),
+        METHOD_SAMPLE: lambda: _sample(descriptor, file.size_bytes, samples),
+    }
+    try:
+        for method in methods:
+            try:
+                resident, error_bytes = ways[method]()
+            except MethodRefusedError as refused:
+                refusals.append(f"{method}: {refused}")
+                continue
+            resident = min(resident, file.size_bytes)
+            return FileResidency(file.path, file.size_bytes, method, resident, error_bytes, tuple(refusals))
+    finally:
+        os.close(descriptor)
+    return FileResidency(file.path, file.size_bytes, METHOD_UNKNOWN, None, 0, tuple(refusals))
+
+
+def _words(number: int | None) -> str:
+    """An errno in words that say what to do about it."""
+    known = {
+        errno.ENOSYS: "ENOSYS: this kernel (before Linux 6.5) or its seccomp profile does not have it",
+        errno.EPERM: "EPERM: this user neither owns the file nor may write it",
+        errno.EACCES: "EACCES: this user may not read the file",
+        errno.EOPNOTSUPP: "EOPNOTSUPP: this file system does not support it",
+    }
+    code = number or 0
+    return known.get(code, f"{errno.errorcode.get(code, code)}: {os.strerror(code)}")
+
+
+def count_cached_bytes(descriptor: int, offset: int, length: int) -> int:
+    """Counts the bytes of a range that are in the page cache, by cachestat(2).
+
+    Args:
+        descriptor: An open file.
+        offset: Start of the range in bytes.
+        length: Length of the range in bytes, not 0.
+
+    Returns:
+        Whole pages, in bytes: may be more than the length.
+
+    Raises:
+        MethodRefusedError: The kernel, seccomp or the file's owner forbids it.
+    """
+    import ctypes  # noqa: PLC0415 - 10 ms that `wait` need not pay
+
+    if not sys.platform.startswith("linux"):
+        raise MethodRefusedError(_words(errno.ENOSYS))
+    # struct cachestat_range {__u64 off, len;} and struct cachestat {__u64 nr_cache, nr_dirty, nr_writeback,
+    # nr_evicted, nr_recently_evicted;} of include/uapi/linux/mman.h.
+    span = (ctypes.c_uint64 * 2)(offset, length)
+    counts = (ctypes.c_uint64 * 5)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Every argument as long: variadic syscall() reads registers, a 32-bit int would leave its upper half undefined.
+    libc.syscall.restype = ctypes.c_long
+    result = libc.syscall(
+        ctypes.c_long(_SYS_CACHESTAT),
+        ctypes.c_long(descriptor),
+        ctypes.byref(span),
+        ctypes.byref(counts),
+        ctypes.c_long(0),
+    )
+    if result != 0:
+        raise MethodRefusedError(_words(ctypes.get_errno()))
+    return int(counts[0]) * _PAGE_BYTES
+
+
+def _mincore(descriptor: int, size_bytes: int) -> int:
+    """Resident bytes by mincore(2); refused where the kernel would say 100 % whatever the truth is."""
+    import ctypes  # noqa: PLC0415 - see count_cached_bytes
+
+    owner = os.fstat(descriptor).st_uid == os.geteuid()
+    if not owner and not os.access(f"/proc/self/fd/{descriptor}", os.W_OK, effective_ids=True):
+        raise MethodRefusedError(_words(errno.EPERM))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    pages = 0
+    for offset in range(0, size_bytes, _MINCORE_WINDOW_BYTES):
+        length = min(_MINCORE_WINDOW_BYTES, size_bytes - offset)
+        # PROT_READ is 1, MAP_SHARED is 1.
+        address = libc.mmap(None, length, 1, 1, descriptor, offset)
+        if address in (None, ctypes.c_void_p(-1).value):
+            raise MethodRefusedError(_words(ctypes.get_errno()))
+        try:
+            vector = (ctypes.c_ubyte * ((length + _PAGE_BYTES - 1) // _PAGE_BYTES))()
+            if libc.mincore(address, length, ctypes.byref(vector)) != 0:
+                raise MethodRefusedError(_words(ctypes.get_errno()))
+        finally:
+            libc.munmap(address, length)
+        # Only the lowest bit of each byte is defined.
+        pages += sum(bytes(vector).count(value) for value in range(1, 256, 2)) if any(vector) else 0
+    return pages * _PAGE_BYTES
+
+
+def _sample(descriptor: int, size_bytes: int, samples: int) -> tuple[int, int]:
+    """Resident bytes and the half-width of their 95 % interval, by reading random pages without waiting for the disk.
+
+    One random page per stratum of equal length: never worse than plain sampling, and better for files whose first part
+    is resident.
+    """
+    nowait = getattr(os, "RWF_NOWAIT", None)
+    if nowait is None:
+        raise MethodRefusedError(_words(errno.ENOSYS))
+    pages = (size_bytes + _PAGE_BYTES - 1) // _PAGE_BYTES
+    count = min(samples, pages)
+    # Without this each miss would start readahead and change what is measured.
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    buffer = bytearray(1)
+    hits = 0
+    for stratum in range(count):
+        first, last = stratum * pages // count, (stratum + 1) * pages // count
+        page = random.randrange(first, last)  # noqa: S311 - statistics, no secret
+        try:
+            hits += os.preadv(descriptor, [buffer], page * _PAGE_BYTES, nowait)
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            raise MethodRefusedError(_words(error.errno)) from error
+    if count == pages:
+        return hits * _PAGE_BYTES, 0
+    return round(size_bytes * hits / count), round(size_bytes * _half_width(hits, count))
+
+
+def _half_width(hits: int, count: int) -> float:
+    """Half-width of the 95 % interval of a share, after Wilson (1927): not zero when all or no samples hit."""
+    share = hits / count
+    spread = math.sqrt(share * (1 - share) / count + _Z95**2 / (4 * count**2))
+    return _Z95 * spread / (1 + _Z95**2 / count)

@@ -1,0 +1,69 @@
+"""Prints a residency as a table or as JSON.
+
+Called by `steps` for the command `residency`. Must not import torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modelweights_loader.progress import draw_bar
+from modelweights_loader.quantity import format_bytes
+
+if TYPE_CHECKING:
+    from modelweights_loader.residency import Residency
+
+_BAR_CELLS = 20
+
+
+def format_table(residency: Residency) -> str:
+    """Prints one line per shard with a bar, then the total.
+
+    Args:
+        residency: As measured.
+
+    Returns:
+        Several lines.
+    """
+    width = max((len(file.path) for file in residency.files), default=0)
+    lines = []
+    for file in residency.files:
+        if file.resident_bytes is None:
+            lines.append(f"{file.path:<{width}}  [{'?' * _BAR_CELLS}] unknown  {format_bytes(file.size_bytes):>10}")
+            continue
+        share = file.resident_bytes / file.size_bytes if file.size_bytes else 1.0
+        error = f" ±{100 * file.error_bytes / file.size_bytes:.1f}" if file.error_bytes else ""
+        bar = draw_bar(share, _BAR_CELLS)
+        lines.append(f"{file.path:<{width}}  [{bar}] {100 * share:5.1f}{error} %  {format_bytes(file.size_bytes):>10}")
+    percent = residency.percent
+    total = "unknown" if percent is None else f"{percent:.1f} % ±{residency.error_percent:.1f}"
+    lines.append(f"total: {total} of {format_bytes(residency.size_bytes)}, by {residency.method}")
+    lines += [f"  {refusal}" for refusal in residency.refusals]
+    return "\n".join(lines)
+
+
+def describe_json(residency: Residency) -> dict[str, object]:
+    """Describes a residency for programs.
+
+    Args:
+        residency: As measured.
+
+    Returns:
+        The figures of the reports, and one object per shard.
+    """
+    files = [
+        {
+            "path": file.path,
+            "sizeBytes": file.size_bytes,
+            "residentBytes": file.resident_bytes,
+            "errorBytes": file.error_bytes,
+            "method": file.method,
+        }
+        for file in residency.files
+    ]
+    return {
+        "sizeBytes": residency.size_bytes,
+        **residency.figures(),
+        "refusals": list(residency.refusals),
+        "files": files,
+    }

@@ -1,0 +1,88 @@
+"""Blocks until the marker on this node says that a model is staged.
+
+Called by `steps` for init containers of inference pods. No access to the API server, and no torch: it starts in
+milliseconds and polls one small file.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from modelweights_loader.errors import TryAgainError, WillNotWorkError
+from modelweights_loader.marker import MARKER_FOLDER, Marker, find_marker_folder, read_boot_id, read_marker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_POLL_SECONDS = 0.5
+_REPEAT_SECONDS = 60.0
+
+
+def wait(
+    path: str,
+    *,
+    digest: str | None,
+    timeout_seconds: float,
+    say: Callable[[str], None],
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+    boot_id: str | None = None,
+) -> Marker:
+    """Waits for the marker.
+
+    Args:
+        path: The model as this pod sees it.
+        digest: Only this manifest digest will do. None takes any.
+        timeout_seconds: Give up after that; 0 waits for ever.
+        say: Gets one line whenever what is waited for changes, and one a minute.
+        sleep: For tests.
+        clock: For tests.
+        boot_id: For tests; default: the kernel's.
+
+    Returns:
+        The marker.
+
+    Raises:
+        WillNotWorkError: There is no marker folder on the way up from the path.
+        TryAgainError: The time is over.
+    """
+    found = find_marker_folder(path)
+    if found is None:
+        message = (
+            f"no folder {MARKER_FOLDER} in {path} or above; mount the root of the storage (the folder that holds "
+            f"{MARKER_FOLDER}), not only the model"
+        )
+        raise WillNotWorkError(message, reason="NoMarkerFolder")
+    folder, relative_path = found
+    wanted_boot_id = boot_id or read_boot_id()
+    started = clock()
+    said, said_at = "", started
+    while True:
+        marker, lacks = _look(folder, relative_path, digest, wanted_boot_id)
+        if marker is not None:
+            return marker
+        now = clock()
+        if timeout_seconds and now - started >= timeout_seconds:
+            message = f"{path} was not staged within {timeout_seconds:g} s: {lacks}"
+            raise TryAgainError(message, reason="NotStaged")
+        if lacks != said or now - said_at >= _REPEAT_SECONDS:
+            say(f"waiting: {lacks}")
+            said, said_at = lacks, now
+        left = timeout_seconds - (now - started) if timeout_seconds else _POLL_SECONDS
+        sleep(min(_POLL_SECONDS, left))
+
+
+def _look(folder: str, relative_path: str, digest: str | None, boot_id: str) -> tuple[Marker | None, str]:
+    """The marker if it will do, else what it lacks."""
+    try:
+        marker = read_marker(folder, relative_path)
+    except (OSError, ValueError) as error:
+        return None, f"the marker of {relative_path} in {folder} can't be read ({error})"
+    if marker is None:
+        return None, f"no marker of {relative_path} in {folder} yet"
+    if marker.boot_id != boot_id:
+        return None, f"the marker of {relative_path} is from another boot ({marker.boot_id}), the page cache is gone"
+    if digest is not None and marker.manifest_digest != digest:
+        return None, f"the marker of {relative_path} says {marker.manifest_digest}, not {digest}"
+    return marker, ""
