@@ -1,0 +1,3 @@
+module modelweights.io/tests/cluster/init
+
+go 1.24.0
