@@ -5,7 +5,6 @@ Called by every step. Follows vLLM's choice (model_loader/default_loader.py and 
 followed only inside the root. Must not import torch.
 """
 
-# ruff: noqa: PTH - pathlib costs 10 ms at start, and os speaks in the system calls that are meant here
 from __future__ import annotations
 
 import json

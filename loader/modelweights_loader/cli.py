@@ -4,7 +4,6 @@ Called as a console script, as `python -m modelweights_loader`, and by the stagi
 does is in `steps`. Must not import torch.
 """
 
-# ruff: noqa: PTH - pathlib costs 10 ms at start, and os speaks in the system calls that are meant here
 from __future__ import annotations
 
 import argparse

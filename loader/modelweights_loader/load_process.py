@@ -8,7 +8,6 @@ seconds. Must not import torch.
        +---------+-----------+--> crashed, killed, hung, closed (each an error of its own)
 """
 
-# ruff: noqa: PTH - pathlib costs 10 ms at start, and os speaks in the system calls that are meant here
 from __future__ import annotations
 
 import errno

@@ -3,7 +3,6 @@
 Called by `validate`, beside the load process. Must not import torch.
 """
 
-# ruff: noqa: PTH - pathlib costs 10 ms at start, and os speaks in the system calls that are meant here
 from __future__ import annotations
 
 import hashlib

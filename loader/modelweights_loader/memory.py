@@ -4,7 +4,6 @@ Called by `prefetch` before it reads. The page cache is charged to the pod that 
 below the checkpoint's size would evict what was just warmed. Must not import torch.
 """
 
-# ruff: noqa: PTH - pathlib costs 10 ms at start, and os speaks in the system calls that are meant here
 from __future__ import annotations
 
 import os

@@ -3,7 +3,6 @@
 Called by `steps`. Must not import torch.
 """
 
-# ruff: noqa: PTH - pathlib costs 10 ms at start, and os speaks in the system calls that are meant here
 from __future__ import annotations
 
 import json
