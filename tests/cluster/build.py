@@ -45,7 +45,9 @@ PROGRAMS = {
         Program("pause", "init", "./pause"),
         Program("kubernetes", "kubernetes", ldflags=_KUBERNETES_LDFLAGS),
         Program("containerd", "containerd", f"{_CONTAINERD}/containerd", tags=_CONTAINERD_TAGS),
-        Program("containerd-shim-runc-v2", "containerd", f"{_CONTAINERD}/containerd-shim-runc-v2", tags=_CONTAINERD_TAGS),
+        Program(
+            "containerd-shim-runc-v2", "containerd", f"{_CONTAINERD}/containerd-shim-runc-v2", tags=_CONTAINERD_TAGS
+        ),
         Program("ctr", "containerd", f"{_CONTAINERD}/ctr", tags=_CONTAINERD_TAGS),
         Program("registry", "registry", "github.com/distribution/distribution/v3/cmd/registry"),
         Program("helm", "helm", "helm.sh/helm/v3/cmd/helm"),

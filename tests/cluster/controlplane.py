@@ -165,5 +165,3 @@ class ControlPlane:
             "profiling": "false",
         }
         return self._service("kube-scheduler", flags, [f"tcp:127.0.0.1:{self.api_port}"])
-
-

@@ -1,6 +1,6 @@
 """The provider that needs nothing but Linux and root: lifecycle.py runs it, this is what tests see of it."""
 
-import datetime
+import datetime as dt
 import json
 import os
 import subprocess
@@ -69,7 +69,9 @@ class Embedded:
     def helm(self, *arguments: str, input: str | None = None, check: bool = True, timeout: float = 180) -> str:  # noqa: A002
         lifecycle.process_of(self.paths)
         argv = [str(ensure_program("helm")), f"--kubeconfig={self.kubeconfig}", *arguments]
-        homes = {f"HELM_{kind}_HOME": str(self.paths.root / "helm" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
+        homes = {
+            f"HELM_{kind}_HOME": str(self.paths.root / "helm" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")
+        }
         return run(argv, input=input, check=check, timeout=timeout, env={**os.environ, **homes})
 
     def _enter(self, node: str) -> list[str]:
@@ -126,7 +128,7 @@ class Embedded:
 
     def has_image(self, name_and_tag: str) -> bool:
         name, _, tag = name_and_tag.rpartition(":")
-        request = urllib.request.Request(  # noqa: S310 - always http, on loopback
+        request = urllib.request.Request(
             f"http://{self._registry()}/v2/{name}/manifests/{tag}",
             method="HEAD",
             headers={"Accept": _MANIFEST_TYPES},
@@ -144,7 +146,7 @@ class Embedded:
         order(self.paths, "stop", node_spec(node).name)
 
     def start_node(self, node: str, *, timeout: float = 60) -> None:
-        started = datetime.datetime.now(datetime.UTC)
+        started = dt.datetime.now(dt.UTC)
         order(self.paths, "start", node_spec(node).name)
         deadline = time.monotonic() + timeout
         missing = "its lease"
@@ -172,10 +174,10 @@ class Embedded:
     def _renew_boot_id(self, node: str) -> None:
         new_boot_id(self.paths.node(node))
 
-    def _missing_since(self, node: str, started: datetime.datetime) -> str:
+    def _missing_since(self, node: str, started: dt.datetime) -> str:
         """Return what a node that was just started lacks; its old status says Ready for a while, so ask its lease."""
         lease = json.loads(self.kubectl("get", "lease", node, "--namespace=kube-node-lease", "--output=json"))
-        if datetime.datetime.fromisoformat(lease["spec"]["renewTime"]) < started:
+        if dt.datetime.fromisoformat(lease["spec"]["renewTime"]) < started:
             return "a fresh lease"
         status = json.loads(self.kubectl("get", "node", node, "--output=json"))["status"]
         if status["nodeInfo"]["bootID"] != (self.paths.node(node) / "boot-id").read_text().strip():

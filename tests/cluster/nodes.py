@@ -236,5 +236,3 @@ def new_boot_id(folder: Path) -> str:
     boot_id = str(uuid.uuid4())
     (folder / "boot-id").write_text(boot_id + "\n")
     return boot_id
-
-

@@ -87,10 +87,10 @@ class Cluster(Protocol):
         """
 
 
-def choose(provider: str = "auto", instance: str = "dev") -> Cluster:
+def choose(provider: str = "auto", instance: str = "dev", *, quiet: bool = False) -> Cluster:
     """Return the cluster that the caller, the environment or this machine asks for, and print which and why.
 
-    An existing cluster is used only when asked for by name: tests create and delete things in it.
+    Quiet is for callers whose standard output belongs to somebody else. An existing cluster is used only when asked for by name: tests create and delete things in it.
 
     Raises:
         MissingToolError: the tier cannot run here; the message names what to install.
@@ -107,8 +107,11 @@ def choose(provider: str = "auto", instance: str = "dev") -> Cluster:
         elif kind.docker_answers():
             chosen, asked = "kind", f"a container engine answers; {against}"
         else:
-            raise MissingToolError(f"no cluster can run here. {against}. Or install Docker and start it (kind is used then)")
-    print(f"cluster: {chosen} ({asked})", flush=True)
+            raise MissingToolError(
+                f"no cluster can run here. {against}. Or install Docker and start it (kind is used then)"
+            )
+    if not quiet:
+        print(f"cluster: {chosen} ({asked})", flush=True)
     if chosen == "embedded":
         return embedded.Embedded(instance)
     if chosen == "kind":

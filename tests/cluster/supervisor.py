@@ -84,7 +84,5 @@ def supervise(name: str) -> int:
     return 0
 
 
-
-
 if __name__ == "__main__":
     sys.exit(supervise(sys.argv[1]))
