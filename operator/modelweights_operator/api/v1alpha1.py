@@ -1,0 +1,497 @@
+"""The resource `modelweights.io/v1alpha1`, kind ModelWeights: the one source of the CRD.
+
+`crdgen` turns these models into the schema, so the description, default and bounds of each field stand here and
+nowhere else. The models are frozen; unknown fields are ignored, since an object may have been written by a newer
+version. It holds only fields that do something.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from modelweights_operator.api.quantity import to_bytes
+
+GROUP: Final = "modelweights.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "ModelWeights"
+PLURAL: Final = "modelweights"
+
+# Condition types.
+AVAILABLE: Final = "Available"
+READY: Final = "Ready"
+RECONCILING: Final = "Reconciling"
+STALLED: Final = "Stalled"
+
+MIN_BLOCK_BYTES: Final = 4 * 1024
+MAX_BLOCK_BYTES: Final = 1024**3
+MAX_READ_BYTES_IN_FLIGHT: Final = 4 * 1024**3
+MAX_NODES: Final = 2000
+"""More nodes than this would take the object past what etcd and watchers bear: it stalls with the advice to split."""
+
+GPU_NODE_LABEL: Final = "nvidia.com/gpu.present"
+
+
+def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
+    """CEL rules with their messages, as the schema's `x-kubernetes-validations`."""
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in pairs]}
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+
+# --- spec -----------------------------------------------------------------------------------------------------------
+
+
+class HostPathSource(_Model):
+    """A checkpoint that is on the nodes' disks already; nothing is fetched."""
+
+    path: str = Field(
+        min_length=2,
+        max_length=1024,
+        description=(
+            "Absolute path of the checkpoint's folder on each node. It must lie below one of the roots that the "
+            "administrator allows (the chart's value hostPathRoots)."
+        ),
+        json_schema_extra=rules(
+            ("self.startsWith('/')", "must be an absolute path such as /models/llama"),
+            (
+                "!self.split('/').exists(part, part == '..' || part == '.')",
+                "must not hold '.' or '..' as a part: write the path out",
+            ),
+            ("!self.contains('//')", "must not hold '//'"),
+        ),
+    )
+
+
+class PersistentVolumeClaimSource(_Model):
+    """A checkpoint in a claim of the same namespace: mounted read-only, nothing is fetched."""
+
+    claim_name: str = Field(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        description="Name of a PersistentVolumeClaim in the namespace of the ModelWeights.",
+    )
+    path: str = Field(
+        default="",
+        max_length=1024,
+        description="Folder of the checkpoint inside the volume; empty means the volume's root.",
+        json_schema_extra=rules(
+            ("!self.startsWith('/')", "must be relative to the volume's root: leave out the leading '/'"),
+            (
+                "!self.split('/').exists(part, part == '..' || part == '.')",
+                "must not hold '.' or '..' as a part: write the path out",
+            ),
+        ),
+    )
+
+
+class Source(_Model):
+    """Where the checkpoint comes from: exactly one of the fields."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "[has(self.hostPath), has(self.persistentVolumeClaim)].filter(given, given).size() == 1",
+                "exactly one of hostPath and persistentVolumeClaim must be given",
+            ),
+        ),
+    )
+
+    host_path: HostPathSource | None = Field(default=None, description="A folder on the disks of the nodes.")
+    persistent_volume_claim: PersistentVolumeClaimSource | None = Field(
+        default=None,
+        description="A claim that the selected nodes can mount, such as one on a shared file system.",
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "Source":
+        if (self.host_path is None) == (self.persistent_volume_claim is None):
+            raise ValueError("exactly one of hostPath and persistentVolumeClaim must be given")
+        return self
+
+
+class Toleration(_Model):
+    """A toleration as pods have it."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "self.operator != 'Exists' || !has(self.value) || self.value == ''",
+                "value must be empty when operator is Exists",
+            ),
+            (
+                "self.operator == 'Exists' || (has(self.key) && self.key != '')",
+                "key must be given when operator is Equal",
+            ),
+        ),
+    )
+
+    key: str = Field(default="", max_length=317, description="Key of the taint; empty with Exists matches every key.")
+    operator: Literal["Equal", "Exists"] = Field(default="Equal", description="How value is compared.")
+    value: str = Field(default="", max_length=63, description="Value of the taint, for operator Equal.")
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = Field(
+        default="",
+        description="Effect of the taint; empty matches every effect.",
+    )
+
+
+class NodeSelectorRequirement(_Model):
+    """One requirement on a node's labels or fields."""
+
+    key: str = Field(min_length=1, max_length=317, description="Key of the label, or metadata.name in matchFields.")
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = Field(description="Relation to values.")
+    values: tuple[Annotated[str, Field(max_length=253)], ...] = Field(
+        default=(),
+        max_length=128,
+        description="Values: at least one with In and NotIn, none with Exists and DoesNotExist, one integer with Gt and Lt.",
+    )
+
+
+class NodeSelectorTerm(_Model):
+    """Requirements that must all hold; an empty term selects nothing."""
+
+    match_expressions: tuple[NodeSelectorRequirement, ...] = Field(
+        default=(), max_length=32, description="Requirements on the node's labels."
+    )
+    match_fields: tuple[NodeSelectorRequirement, ...] = Field(
+        default=(), max_length=8, description="Requirements on the node's fields; only metadata.name is known."
+    )
+
+
+class NodeSelector(_Model):
+    """Terms of which at least one must hold."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = Field(
+        min_length=1, max_length=32, description="Terms, joined by or."
+    )
+
+
+class NodeAffinity(_Model):
+    """Node affinity; only the required kind means something for staging."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = Field(
+        default=None, description="Nodes that don't match are not staged."
+    )
+
+
+class Affinity(_Model):
+    """Affinity as pods have it; only nodeAffinity."""
+
+    node_affinity: NodeAffinity | None = Field(default=None, description="Which nodes are staged, beside nodeSelector.")
+
+
+class Placement(_Model):
+    """Which nodes are staged, how many at a time, and how many make it available."""
+
+    node_selector: dict[
+        Annotated[str, Field(max_length=317)],
+        Annotated[str, Field(max_length=63)],
+    ] = Field(
+        default={GPU_NODE_LABEL: "true"},
+        max_length=32,
+        description="Labels that a node must have to be staged. Default: nodes on which NVIDIA GPUs are present.",
+    )
+    affinity: Affinity | None = Field(default=None, description="Node affinity, for what nodeSelector can't say.")
+    tolerations: tuple[Toleration, ...] = Field(
+        default=(),
+        max_length=32,
+        description="Taints that staging tolerates beside nvidia.com/gpu, which it always does.",
+    )
+    min_available_nodes: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_NODES,
+        description="Available turns true, and waiting pods start, when this many nodes hold the checkpoint proven.",
+    )
+    max_concurrent_nodes: int = Field(
+        default=10,
+        ge=1,
+        le=MAX_NODES,
+        description="How many nodes are staged at the same time at most.",
+    )
+
+
+class Prefetch(_Model):
+    """How the checkpoint is read into the page cache of a node."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "(type(self.blockSize) == int ? self.blockSize : quantity(self.blockSize).asInteger()) >= 4096",
+                "blockSize must be at least 4Ki",
+            ),
+            (
+                "(type(self.blockSize) == int ? self.blockSize : quantity(self.blockSize).asInteger()) <= 1073741824",
+                "blockSize must be at most 1Gi",
+            ),
+            (
+                "(type(self.blockSize) == int ? self.blockSize : quantity(self.blockSize).asInteger()) % 4096 == 0",
+                "blockSize must be a multiple of 4Ki, the size of a page (16M is not, 16Mi is)",
+            ),
+            (
+                (
+                    "self.numThreads * (type(self.blockSize) == int ? self.blockSize : "
+                    "quantity(self.blockSize).asInteger()) <= 4294967296"
+                ),
+                "numThreads times blockSize must be at most 4Gi",
+            ),
+        ),
+    )
+
+    mode: Literal["PageCache", "None"] = Field(
+        default="PageCache",
+        description="PageCache reads the weights into the node's page cache; None leaves them on disk.",
+    )
+    num_threads: int = Field(default=8, ge=1, le=256, description="Threads that read, as in the engines.")
+    block_size: int | Annotated[str, Field(max_length=18, pattern=r"^[0-9]{1,15}(Ki|Mi|Gi|k|M|G)?$")] = Field(
+        default="16Mi",
+        description="Bytes that a thread reads at a time: a quantity such as 16Mi, or an integer. From 4Ki to 1Gi.",
+        json_schema_extra={"x-kubernetes-int-or-string": True},
+    )
+    policy: Literal["BestEffort", "Required"] = Field(
+        default="BestEffort",
+        description=(
+            "Required: a node is ready only while at least minResidentPercent of the weights are in the page cache. "
+            "BestEffort: what fits is read, and the node is ready whatever the outcome."
+        ),
+    )
+    min_resident_percent: int = Field(
+        default=95,
+        ge=1,
+        le=100,
+        description="Percent of the weights' bytes that must be resident with policy Required.",
+    )
+
+    @property
+    def block_bytes(self) -> int:
+        """`blockSize` in bytes."""
+        return to_bytes(self.block_size)
+
+    @model_validator(mode="after")
+    def _bounds(self) -> "Prefetch":
+        size_bytes = self.block_bytes
+        if not MIN_BLOCK_BYTES <= size_bytes <= MAX_BLOCK_BYTES or size_bytes % MIN_BLOCK_BYTES:
+            raise ValueError(f"prefetch.blockSize is {self.block_size}: from 4Ki to 1Gi, in steps of 4Ki")
+        if self.num_threads * size_bytes > MAX_READ_BYTES_IN_FLIGHT:
+            raise ValueError("prefetch.numThreads times prefetch.blockSize must be at most 4Gi")
+        return self
+
+
+class Engine(_Model):
+    """Settings of the engine's loader under which the load is proven, and which are then published."""
+
+    queue_size: int = Field(
+        default=0,
+        ge=-1,
+        le=64,
+        description=(
+            "ParallelLoader's queue size: -1 loads one batch after the other, 0 overlaps reading and copying, "
+            "above 0 up to queueSize + 2 batches are in memory at a time."
+        ),
+    )
+
+
+class Validation(_Model):
+    """How a node proves that the checkpoint loads."""
+
+    mode: Literal["Load", "Structure", "None"] = Field(
+        default="Load",
+        description=(
+            "Load: every tensor of every shard goes through fastsafetensors' ParallelLoader and is compared with the "
+            "headers. Structure: headers and index only. None: neither. The files are hashed in every mode."
+        ),
+    )
+    engine: Engine = Field(default_factory=Engine, description="Settings of the engine's loader.")
+    timeout_seconds: int = Field(
+        default=0,
+        ge=0,
+        le=86400,
+        description="Time that the load may take; 0 lets it grow with the checkpoint's size.",
+    )
+
+
+class LocalObjectReference(_Model):
+    """The name of an object of the same namespace."""
+
+    name: str = Field(min_length=1, max_length=253, description="Name of the object.")
+
+
+class EnvVar(_Model):
+    """An environment variable with a plain value."""
+
+    name: str = Field(min_length=1, max_length=253, description="Name of the variable.")
+    value: str = Field(default="", max_length=4096, description="Its value.")
+
+
+class Resources(_Model):
+    """Requests and limits as containers have them."""
+
+    requests: dict[str, int | str] = Field(
+        default={"cpu": "100m", "memory": "256Mi"}, max_length=16, description="What the scheduler sets aside."
+    )
+    limits: dict[str, int | str] = Field(
+        default={},
+        max_length=16,
+        description=(
+            "Limits. A memory limit below the checkpoint's size evicts what was just read into the page cache, "
+            "since the kernel charges the cache to the pod that reads it first."
+        ),
+    )
+
+
+class Staging(_Model):
+    """What the staging pods need to be let in."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                (
+                    "!has(self.labels) || !self.labels.exists(key, "
+                    "key.startsWith('modelweights.io/') || key.startsWith('batch.kubernetes.io/'))"
+                ),
+                "labels must not start with modelweights.io/ or batch.kubernetes.io/: these are the operator's",
+            ),
+            (
+                "!has(self.annotations) || !self.annotations.exists(key, key.startsWith('modelweights.io/'))",
+                "annotations must not start with modelweights.io/: these are the operator's",
+            ),
+        ),
+    )
+
+    resources: Resources = Field(
+        default_factory=Resources, description="Requests and limits of each of the staging pod's containers."
+    )
+    service_account_name: str = Field(
+        default="", max_length=253, description="Service account of the staging pods; no token of it is mounted."
+    )
+    priority_class_name: str = Field(default="", max_length=253, description="Priority class of the staging pods.")
+    runtime_class_name: str = Field(default="", max_length=253, description="Runtime class of the staging pods.")
+    image_pull_secrets: tuple[LocalObjectReference, ...] = Field(
+        default=(), max_length=16, description="Pull secrets for the loader's image, in the same namespace."
+    )
+    labels: dict[Annotated[str, Field(max_length=317)], Annotated[str, Field(max_length=63)]] = Field(
+        default={}, max_length=32, description="Labels put on staging Jobs and pods: a queue's, a cost centre's."
+    )
+    annotations: dict[Annotated[str, Field(max_length=317)], Annotated[str, Field(max_length=4096)]] = Field(
+        default={}, max_length=32, description="Annotations put on staging Jobs and pods."
+    )
+    env: tuple[EnvVar, ...] = Field(default=(), max_length=64, description="Environment of the loader's containers.")
+    uid: int = Field(
+        default=65532,
+        ge=1,
+        le=4294967294,
+        description="User and group that the loader runs as: it must be able to read the files.",
+    )
+
+
+class Spec(_Model):
+    """What is to be staged, where and how."""
+
+    source: Source = Field(description="Where the checkpoint comes from.")
+    placement: Placement = Field(default_factory=Placement, description="Which nodes are staged.")
+    prefetch: Prefetch = Field(default_factory=Prefetch, description="How it is read into the page cache.")
+    validation: Validation = Field(default_factory=Validation, description="How a node proves that it loads.")
+    staging: Staging = Field(default_factory=Staging, description="What the staging pods need to be let in.")
+    suspend: bool = Field(
+        default=False, description="True starts no further staging; what runs and what is staged stays."
+    )
+
+
+# --- status ---------------------------------------------------------------------------------------------------------
+
+
+class Condition(_Model):
+    """A condition as in metav1."""
+
+    type: str = Field(max_length=316, description="Available, Ready, Reconciling or Stalled.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
+    reason: str = Field(max_length=1024, description="One word for machines.")
+    message: str = Field(default="", max_length=32768, description="What is the case and what to do about it.")
+    observed_generation: int = Field(default=0, ge=0, description="The generation of the spec that this speaks of.")
+    last_transition_time: str = Field(
+        description="When status last changed.", json_schema_extra={"format": "date-time"}
+    )
+
+
+class Revision(_Model):
+    """A checkpoint that nodes hold."""
+
+    manifest_digest: str = Field(max_length=80, description="sha256 over the names, sizes and hashes of the files.")
+    path: str = Field(default="", max_length=2100, description="Where a pod finds it: what MODEL_PATH says.")
+    file_count: int = Field(default=0, ge=0, description="Number of files.")
+    size_bytes: int = Field(default=0, ge=0, description="Bytes of all files.", json_schema_extra={"format": "int64"})
+    tensor_count: int = Field(default=0, ge=0, description="Number of tensors.")
+    since: str = Field(
+        default="", description="When it became the published one.", json_schema_extra={"format": "date-time"}
+    )
+
+
+class Summary(_Model):
+    """Counts of nodes."""
+
+    desired: int = Field(default=0, ge=0, description="Nodes that are to hold the checkpoint.")
+    ready: int = Field(default=0, ge=0, description="Nodes that hold it as asked.")
+    staging: int = Field(default=0, ge=0, description="Nodes on which a staging Job is under way.")
+    failed: int = Field(default=0, ge=0, description="Nodes on which the last staging failed.")
+    ready_ratio: str = Field(default="0/0", max_length=16, description="Ready nodes of desired ones.")
+    size: str = Field(default="", max_length=16, description="Size of the published checkpoint, for people.")
+
+
+class NodeStatus(_Model):
+    """What is known of one node."""
+
+    state: Literal["Waiting", "Staging", "Ready", "Failed"] = Field(description="Where the node stands.")
+    reason: str = Field(default="", max_length=128, description="Why, in one word.")
+    message: str = Field(default="", max_length=1024, description="Why, in a sentence; empty when ready.")
+    attempts: int = Field(default=0, ge=0, description="Stagings that failed in a row.")
+    exit_code: int = Field(default=0, ge=0, description="The loader's exit code when it failed.")
+    staging_digest: str = Field(
+        default="",
+        max_length=16,
+        description="Short hash of what was staged and how; another one means to stage again.",
+    )
+    manifest_digest: str = Field(default="", max_length=80, description="The checkpoint that this node proved.")
+    boot_id: str = Field(
+        default="",
+        max_length=64,
+        alias="bootID",
+        description="Boot of the node under which it was staged; another one means that its page cache is gone.",
+    )
+    resident_bytes: int = Field(
+        default=0, ge=0, description="Bytes in the page cache.", json_schema_extra={"format": "int64"}
+    )
+    prefetch_bytes_per_second: int = Field(
+        default=0, ge=0, description="Rate of the prefetch.", json_schema_extra={"format": "int64"}
+    )
+    load_seconds: float = Field(default=0, ge=0, description="Time that ParallelLoader took for all shards.")
+    last_transition_time: str = Field(
+        default="", description="When state last changed.", json_schema_extra={"format": "date-time"}
+    )
+
+
+class Status(_Model):
+    """What the operator observed. It alone writes here."""
+
+    observed_generation: int = Field(default=0, ge=0, description="The generation of the spec that this speaks of.")
+    published: Revision | None = Field(default=None, description="The checkpoint that pods may start with.")
+    summary: Summary = Field(default_factory=Summary, description="Counts of nodes.")
+    nodes: dict[str, NodeStatus] = Field(
+        default={}, max_length=MAX_NODES, description="Each selected node by its name."
+    )
+    conditions: tuple[Condition, ...] = Field(
+        default=(),
+        max_length=8,
+        description="Available and Ready always; Reconciling and Stalled only while true.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+
+
+class ModelWeights(_Model):
+    """A checkpoint of a model, staged on nodes before the pods that need it start."""
+
+    spec: Spec = Field(description="What is to be staged, where and how.")
+    status: Status = Field(default_factory=Status, description="What the operator observed. It alone writes here.")

@@ -1,0 +1,16 @@
+"""Times as the API writes them. Called by the domain and by `kube.gather`; reads no clock itself."""
+
+from datetime import UTC, datetime
+
+
+def rfc3339(moment: datetime) -> str:
+    """A moment as `metav1.Time`: UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_time(text: str) -> datetime | None:
+    """A `metav1.Time` or `MicroTime`; None for an empty or malformed one."""
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,146 @@
+"""What a staging Job and its pods say, in a reason and a sentence. Called by `policies`; pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from modelweights_operator.domain import reports
+from modelweights_operator.domain.manifests import PERMANENT_EXIT_CODES
+from modelweights_operator.domain.snapshot import ContainerState, StagingJob, StagingPod
+
+FIRST_BACKOFF_SECONDS: Final = 10
+SHORT_BACKOFF_LIMIT_SECONDS: Final = 300
+LONG_BACKOFF_SECONDS: Final = 600
+"""After a failure that no repetition mends, or the sixth of any kind: someone has to act, and needn't tell us."""
+MAX_QUICK_ATTEMPTS: Final = 5
+OUT_OF_MEMORY_EXIT_CODE: Final = 137
+
+_IMAGE_REASONS: Final = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+    }
+)
+_CREATE_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_STEP_REASONS: Final = {"prefetch": "Prefetching", "validate": "Validating", "report": "Reporting"}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a staging failed, with the loader's exit code (0 where it gave none)."""
+
+    reason: str
+    message: str
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a running staging does; `blocked` when it waits for someone, `silent` when only events would tell."""
+
+    reason: str
+    message: str = ""
+    blocked: bool = False
+    silent: bool = False
+
+
+def backoff_seconds(exit_code: int, attempts: int) -> float:
+    """Time from a failure to the next attempt.
+
+    Args:
+        exit_code: The loader's, which says whether a repetition can help.
+        attempts: Failures in a row, at least 1.
+    """
+    if exit_code in (*PERMANENT_EXIT_CODES, OUT_OF_MEMORY_EXIT_CODE) or attempts > MAX_QUICK_ATTEMPTS:
+        return LONG_BACKOFF_SECONDS
+    return float(min(FIRST_BACKOFF_SECONDS * 2 ** max(attempts - 1, 0), SHORT_BACKOFF_LIMIT_SECONDS))
+
+
+def final_report(job: StagingJob) -> str:
+    """The termination message of the container `report`, "" when its pod is gone."""
+    for pod in reversed(job.pods):
+        for container in pod.containers:
+            if container.name == "report" and container.exit_code == 0:
+                return container.message
+    return ""
+
+
+def failed_report(job: StagingJob) -> str:
+    """The termination message of the step that failed, "" when no pod is left."""
+    failed = _failed_container(job)
+    return failed.message if failed else ""
+
+
+def describe(job: StagingJob, text: str) -> Failure:
+    """Why a failed Job failed: by the loader's report, else the kubelet's words, else the Job's."""
+    report = reports.parse(text)
+    if report is not None and report.reason:
+        return Failure(report.reason, report.message, report.exit_code)
+    failed = _failed_container(job)
+    if failed is not None and failed.terminated_reason == "OOMKilled":
+        return Failure(
+            "OOMKilled",
+            f"step {failed.name} was killed for memory: raise spec.staging.resources.limits.memory, or the limit that "
+            "a LimitRange of the namespace sets",
+            OUT_OF_MEMORY_EXIT_CODE,
+        )
+    if failed is not None:
+        tail = " ".join(failed.message.split())[-400:] or "no output"
+        return Failure("StepFailed", f"step {failed.name} ended with {failed.exit_code}: {tail}", failed.exit_code or 0)
+    for pod in job.pods:
+        if pod.reason:
+            return Failure(pod.reason, pod.message or f"pod {pod.name} failed", 10)
+    return Failure(job.failure_reason or "JobFailed", job.failure_message or f"Job {job.name} failed", 10)
+
+
+def _failed_container(job: StagingJob) -> ContainerState | None:
+    for pod in reversed(job.pods):
+        for container in pod.containers:
+            if container.exit_code:
+                return container
+    return None
+
+
+def progress(job: StagingJob) -> Progress:
+    """What a running Job does, by its youngest pod that isn't being deleted."""
+    if job.suspended:
+        return Progress("JobSuspended", "the Job is suspended, as by a queue controller: it waits to be admitted")
+    pods = [pod for pod in job.pods if not pod.deleting and pod.phase not in ("Failed", "Succeeded")]
+    if not pods:
+        if job.rejection:
+            return Progress("PodRejected", job.rejection, blocked=True, silent=True)
+        return Progress("Starting", silent=True)
+    return _pod_progress(max(pods, key=lambda pod: pod.created_at))
+
+
+def _pod_progress(pod: StagingPod) -> Progress:
+    if not pod.scheduled:
+        return Progress("Unschedulable" if pod.message else "Starting", pod.message, silent=not pod.message)
+    for container in pod.containers:
+        if container.waiting_reason in _IMAGE_REASONS:
+            detail = (
+                f"{container.waiting_reason}: {container.message}" if container.message else container.waiting_reason
+            )
+            return Progress("ImagePullFailed", f"image {container.image} can't be pulled: {detail}", blocked=True)
+        if container.waiting_reason in _CREATE_REASONS:
+            text = f"step {container.name} can't start: {container.waiting_reason}: {container.message}"
+            return Progress("ContainerCreateFailed", text, blocked=True)
+        if container.exit_code is None and not container.waiting_reason:
+            return Progress(_STEP_REASONS.get(container.name, "Staging"))
+    if pod.message:
+        return Progress("VolumeNotReady", pod.message, blocked=True, silent=True)
+    return Progress("Starting", silent=True)
+
+
+def memory_limit_note(job: StagingJob, report: reports.Report) -> str:
+    """A warning when admission gave the pod a memory limit below what it was to warm, else ""."""
+    limits = [pod.memory_limit_bytes for pod in job.pods if pod.memory_limit_bytes]
+    if not limits or min(limits) >= report.size_bytes:
+        return ""
+    return (
+        f"the staging pod has a memory limit of {min(limits)} bytes, less than the checkpoint's {report.size_bytes}: "
+        "the kernel evicts what it warms; raise the limit (spec.staging.resources, or the namespace's LimitRange)"
+    )

@@ -1,0 +1,209 @@
+"""Whether a pod that waits at our scheduling gate may start, and by which patch. Called by the gate's reconciler; pure.
+
+The gate only ever opens towards nodes that hold what the pod requires: after the lift nothing of a pod's affinity can be
+changed, so the requirement is a node label (kept true by the operator) and not a list of nodes. A pod that is bound to
+one node already, as a DaemonSet's, waits for that very node.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from modelweights_operator.domain import names
+
+HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
+MAX_REQUIREMENTS: Final = 16
+
+_NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
+
+
+@dataclass(frozen=True, order=True)
+class Requirement:
+    """A ModelWeights that a pod requires."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        """As people write it."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class GatedPod:
+    """A pod that has our gate. `terms` are the terms of its required node affinity as they stand, None without one."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    require: str
+    terms: tuple[Mapping[str, Any], ...] | None = None
+
+
+@dataclass(frozen=True)
+class StagedModel:
+    """What the gate needs to know of a ModelWeights.
+
+    Attributes:
+        uid: Its UID, of which the node label is made.
+        available: Whether its Available condition, as written to the API, is True for its present UID.
+        digest: Digest of the published checkpoint, "" for none.
+        holders: Names of the nodes whose label says that they hold it, each with its hostname label.
+    """
+
+    uid: str
+    available: bool
+    digest: str
+    holders: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Lift:
+    """The pod may start: the strategic merge patch that opens the gate."""
+
+    patch: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The pod waits. With a reason it is told on the pod why that won't end by itself."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class RequireError(ValueError):
+    """The annotation can't be understood; the message says how it is written."""
+
+
+def parse_require(pod: GatedPod) -> tuple[Requirement, ...]:
+    """Read the pod's annotation `modelweights.io/require`.
+
+    Returns:
+        The requirements in the order in which they stand, each once.
+
+    Raises:
+        RequireError: It is empty or malformed.
+    """
+    parts = [part.strip() for part in pod.require.split(",") if part.strip()]
+    if not parts:
+        raise RequireError(f"annotation {names.REQUIRE_ANNOTATION} is missing or empty: name a ModelWeights in it")
+    if len(parts) > MAX_REQUIREMENTS:
+        raise RequireError(f"annotation {names.REQUIRE_ANNOTATION} names more than {MAX_REQUIREMENTS}")
+    return tuple(dict.fromkeys(_parse_one(part, pod.namespace) for part in parts))
+
+
+def _parse_one(text: str, namespace: str) -> Requirement:
+    if "@" in text:
+        raise RequireError(
+            f"{text!r} asks for a revision; the sources served by this version have none: leave out '@…'"
+        )
+    before, slash, name = text.rpartition("/")
+    found = Requirement(before if slash else namespace, name)
+    if not (_NAME.match(found.namespace) and _NAME.match(found.name)):
+        raise RequireError(f"{text!r} is not [namespace/]name of a ModelWeights")
+    return found
+
+
+def decide(
+    pod: GatedPod,
+    models: Mapping[Requirement, StagedModel | None],
+    *,
+    label_nodes: bool,
+) -> Lift | Wait:
+    """Decide about one pod.
+
+    Args:
+        pod: The pod.
+        models: Each ModelWeights that it requires; None for one that doesn't exist.
+        label_nodes: Whether the operator may label nodes; else the lift names the nodes that are ready now.
+    """
+    try:
+        required = parse_require(pod)
+    except RequireError as error:
+        return Wait("RequireInvalid", str(error))
+    for requirement in required:
+        refusal = _refuse(pod, requirement, models.get(requirement))
+        if refusal is not None:
+            return refusal
+    staged = [model for model in (models[requirement] for requirement in required) if model is not None]
+    if not all(model.available and model.digest and model.holders for model in staged):
+        return Wait()
+    if pod.terms is not None and not all(_is_filled(term) for term in pod.terms):
+        return Wait(
+            "AffinityUnsupported", "the pod's node affinity has an empty term, which can't be narrowed: remove it"
+        )
+    if not _pinned_nodes_hold(pod, staged):
+        return Wait()
+    expressions = _by_label(staged) if label_nodes else _by_hostname(staged)
+    return Lift(_patch(pod, staged, expressions)) if expressions else Wait()
+
+
+def _refuse(pod: GatedPod, requirement: Requirement, model: StagedModel | None) -> Wait | None:
+    if requirement.namespace != pod.namespace:
+        return Wait(
+            "RequireNotAllowed",
+            f"ModelWeights {requirement} is of another namespace; a pod may require those of its own only",
+        )
+    if model is None:
+        return Wait(
+            "RequireNotFound", f"ModelWeights {requirement} doesn't exist: create it, or correct the annotation"
+        )
+    return None
+
+
+def _is_filled(term: Mapping[str, Any]) -> bool:
+    return bool(term.get("matchExpressions") or term.get("matchFields"))
+
+
+def _pinned_nodes_hold(pod: GatedPod, staged: list[StagedModel]) -> bool:
+    """Terms with matchFields bind the pod to nodes by name: each of these must hold everything."""
+    pinned = {
+        value
+        for term in pod.terms or ()
+        for requirement in term.get("matchFields") or ()
+        if requirement.get("operator") == "In"
+        for value in requirement.get("values") or ()
+    }
+    return all(node in model.holders for node in pinned for model in staged)
+
+
+def _by_label(staged: list[StagedModel]) -> list[dict[str, Any]]:
+    return [
+        {"key": names.node_label(model.uid), "operator": "In", "values": [names.label_digest(model.digest)]}
+        for model in staged
+    ]
+
+
+def _by_hostname(staged: list[StagedModel]) -> list[dict[str, Any]]:
+    """The price of the fallback: the pod stays bound to the nodes that are ready now, even when these vanish."""
+    common = set.intersection(*(set(model.holders.values()) for model in staged)) - {""}
+    return [{"key": HOSTNAME_LABEL, "operator": "In", "values": sorted(common)}] if common else []
+
+
+def _patch(pod: GatedPod, staged: list[StagedModel], expressions: list[dict[str, Any]]) -> dict[str, Any]:
+    """Gate, affinity and annotation in one, bound to the version of the pod on which it was decided.
+
+    The gate goes by its name: an index could be another controller's by now.
+    """
+    terms = [_narrow(term, expressions) for term in pod.terms or ({},)]
+    spec: dict[str, Any] = {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}
+    if terms != list(pod.terms or ()):
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        spec["affinity"] = {"nodeAffinity": required}
+    return {
+        "metadata": {
+            "uid": pod.uid,
+            "resourceVersion": pod.resource_version,
+            "annotations": {names.DIGEST_ANNOTATION: ",".join(model.digest for model in staged)},
+        },
+        "spec": spec,
+    }
+
+
+def _narrow(term: Mapping[str, Any], expressions: list[dict[str, Any]]) -> dict[str, Any]:
+    if term.get("matchFields"):
+        return dict(term)
+    return {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *expressions]}

@@ -1,0 +1,84 @@
+"""Names, labels and annotations that the operator writes, and the hashes in them. Called by the planner and `kube`.
+
+Everything that could pass a limit of Kubernetes gets a hash suffix; nothing here depends on time or chance, so that a
+restarted operator arrives at the same names.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from modelweights_operator.api.v1alpha1 import Spec
+
+PREFIX: Final = "modelweights.io"
+
+# Labels of staging Jobs and pods.
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "modelweights-operator"
+OWNER_LABEL: Final = f"{PREFIX}/owner-uid"
+
+# Annotations of staging Jobs.
+NODE_ANNOTATION: Final = f"{PREFIX}/node"
+NODE_UID_ANNOTATION: Final = f"{PREFIX}/node-uid"
+STAGING_DIGEST_ANNOTATION: Final = f"{PREFIX}/staging-digest"
+BOOT_ID_ANNOTATION: Final = f"{PREFIX}/boot-id"
+ROUND_ANNOTATION: Final = f"{PREFIX}/round"
+RESULT_ANNOTATION: Final = f"{PREFIX}/result"
+
+# What waiting pods carry, and what is put on nodes.
+GATE: Final = f"{PREFIX}/staged"
+REQUIRE_ANNOTATION: Final = f"{PREFIX}/require"
+DIGEST_ANNOTATION: Final = f"{PREFIX}/digest"
+NODE_LABEL_PREFIX: Final = f"staged.{PREFIX}/"
+
+_SHORT_HASH: Final = 10
+_LABEL_DIGEST: Final = 40
+_JOB_NAME_LIMIT: Final = 52
+"""A Job's name is a label's value of its pods, and pods add six characters."""
+
+
+def short_hash(*parts: str, length: int = _SHORT_HASH) -> str:
+    """A hash of strings in order, in lower-case hexadecimal; different splits give different hashes."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:length]
+
+
+def staging_digest(spec: Spec) -> str:
+    """Hash of what is staged and how.
+
+    Never of the generation: suspending, tolerations, labels or another image stage nothing again. Only what would give
+    another result on the node counts.
+    """
+    staged = {
+        "source": spec.source.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "prefetch": {**spec.prefetch.model_dump(mode="json", by_alias=True), "blockSize": spec.prefetch.block_bytes},
+        "validation": spec.validation.model_dump(mode="json", by_alias=True, exclude={"timeout_seconds"}),
+    }
+    return short_hash(json.dumps(staged, sort_keys=True))
+
+
+def job_name(owner_name: str, *identity: str) -> str:
+    """Name of a staging Job: readable at its front, unique by the hash of its identity.
+
+    Args:
+        owner_name: Name of the ModelWeights, up to 253 characters and with dots.
+        identity: UID of the ModelWeights, UID of the node, staging digest, boot ID, round.
+    """
+    suffix = short_hash(*identity, length=12)
+    readable = owner_name.replace(".", "-")[: _JOB_NAME_LIMIT - len("stage--") - len(suffix)].rstrip("-")
+    return f"stage-{readable}-{suffix}"
+
+
+def node_label(owner_uid: str) -> str:
+    """Key of the node label that says which digest of this ModelWeights the node holds."""
+    return f"{NODE_LABEL_PREFIX}{short_hash(owner_uid, length=20)}"
+
+
+def label_digest(manifest_digest: str) -> str:
+    """A manifest digest as a label's value, which is bounded to 63 characters: its first 160 bits."""
+    return manifest_digest.removeprefix("sha256:")[:_LABEL_DIGEST]
+
+
+def staged_labels(labels: Mapping[str, Any]) -> dict[str, str]:
+    """The labels of a node that are ours."""
+    return {key: value for key, value in labels.items() if key.startswith(NODE_LABEL_PREFIX)}

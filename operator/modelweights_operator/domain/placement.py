@@ -1,0 +1,97 @@
+"""Which nodes a ModelWeights selects. Called by the planner; pure.
+
+The rules are those of the scheduler (node selector, required node affinity, taints), so that a staging pod pinned to a
+selected node is always admitted there.
+"""
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from modelweights_operator.api.v1alpha1 import (
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Placement,
+    Toleration,
+)
+from modelweights_operator.domain.snapshot import Node, Taint
+
+DEFAULT_TOLERATIONS: Final = (Toleration(key="nvidia.com/gpu", operator="Exists"),)
+
+# Taints that Kubernetes itself puts on a node in trouble and takes off again: such a node stays selected and waits.
+_TRANSIENT_PREFIXES: Final = (
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "ToBeDeletedByClusterAutoscaler",
+)
+_STARTUP_TAINT: Final = "modelweights.io/unstaged"
+
+
+def tolerations(placement: Placement) -> tuple[Toleration, ...]:
+    """The tolerations of staging pods: the resource's and the default ones."""
+    return (*placement.tolerations, *DEFAULT_TOLERATIONS, Toleration(key=_STARTUP_TAINT, operator="Exists"))
+
+
+def selects(placement: Placement, node: Node) -> bool:
+    """Whether the node's labels and name match; taints aside."""
+    if any(node.labels.get(key) != value for key, value in placement.node_selector.items()):
+        return False
+    affinity = placement.affinity and placement.affinity.node_affinity
+    required = affinity and affinity.required_during_scheduling_ignored_during_execution
+    return not required or any(_term_matches(term, node) for term in required.node_selector_terms)
+
+
+def untolerated(placement: Placement, node: Node) -> Taint | None:
+    """The first lasting taint of the node that staging doesn't tolerate, or None."""
+    allowed = tolerations(placement)
+    for taint in node.taints:
+        if taint.effect == "PreferNoSchedule" or taint.key.startswith(_TRANSIENT_PREFIXES):
+            continue
+        if not any(_tolerates(toleration, taint) for toleration in allowed):
+            return taint
+    return None
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.operator == "Exists":
+        return toleration.key in ("", taint.key)
+    return toleration.key == taint.key and toleration.value == taint.value
+
+
+def _term_matches(term: NodeSelectorTerm, node: Node) -> bool:
+    if not term.match_expressions and not term.match_fields:
+        return False
+    fields = {"metadata.name": node.name}
+    return _all_match(term.match_expressions, node.labels.get) and _all_match(term.match_fields, fields.get)
+
+
+def _all_match(requirements: Iterable[NodeSelectorRequirement], get: "_Getter") -> bool:
+    return all(_matches(requirement, get(requirement.key)) for requirement in requirements)
+
+
+def _matches(requirement: NodeSelectorRequirement, actual: str | None) -> bool:
+    match requirement.operator:
+        case "In":
+            return actual is not None and actual in requirement.values
+        case "NotIn":
+            return actual is None or actual not in requirement.values
+        case "Exists":
+            return actual is not None
+        case "DoesNotExist":
+            return actual is None
+        case "Gt" | "Lt":
+            return _compares(requirement, actual)
+
+
+def _compares(requirement: NodeSelectorRequirement, actual: str | None) -> bool:
+    """Integers as the scheduler compares them; anything else doesn't match."""
+    try:
+        number, bound = int(actual or ""), int(requirement.values[0])
+    except (ValueError, IndexError):
+        return False
+    return number > bound if requirement.operator == "Gt" else number < bound
+
+
+class _Getter(Protocol):
+    def __call__(self, key: str, /) -> str | None: ...

@@ -1,0 +1,410 @@
+"""What is to be done about one ModelWeights: a snapshot and `now` in, a plan out. Called by the reconciler; pure.
+
+    gather -> Snapshot -> make_plan -> Plan -> apply
+
+The plan lists effects in the order in which they are safe: results are copied to Jobs before the status says them, the
+engine's ConfigMap and the node labels are there before the status says Available, and good Jobs go after that.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from modelweights_operator.api import v1alpha1 as api
+from modelweights_operator.domain import conditions, manifests, names, placement, policies, reports
+from modelweights_operator.domain.clock import rfc3339
+from modelweights_operator.domain.conditions import Assessment, Trouble
+from modelweights_operator.domain.sizes import human_bytes
+from modelweights_operator.domain.snapshot import Node, Snapshot
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event to be posted on the ModelWeights after the status was written."""
+
+    kind: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Effects, in the order in which they are applied.
+
+    Attributes:
+        delete_jobs: Names of Jobs whose time is over.
+        create_jobs: Manifests of Jobs.
+        record_results: Per Job name, the report that is copied to its annotation.
+        label_nodes: Per node name, the value that our label is to have; None takes it off.
+        config_map: The engine's settings, when they are to be written.
+        status: The whole status as it is to be.
+        finished_jobs: Names of good Jobs, deleted once the status was written.
+        events: Events on transitions.
+        again_after_seconds: When to look again though nothing happened; None for never.
+    """
+
+    status: api.Status
+    delete_jobs: tuple[str, ...] = ()
+    create_jobs: tuple[manifests.Manifest, ...] = ()
+    record_results: Mapping[str, str] = field(default_factory=dict)
+    label_nodes: Mapping[str, str | None] = field(default_factory=dict)
+    config_map: manifests.Manifest | None = None
+    finished_jobs: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
+    again_after_seconds: float | None = None
+
+
+def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
+    """Decide everything about one ModelWeights."""
+    targets = _targets(snapshot)
+    problem = _problem(snapshot, targets)
+    if problem is not None:
+        return _stopped(snapshot, problem, now)
+    spec = snapshot.owner.spec
+    assert spec is not None  # noqa: S101 - a missing spec is a problem, answered above
+    decisions = _decisions(snapshot, spec, targets, now)
+    entries = {name: decision.entry for name, decision in decisions.items()}
+    wanted = _wanted_digest(snapshot, entries)
+    entries = {name: _compare(entry, wanted, now) for name, entry in entries.items()}
+    created, entries = _admit(snapshot, spec, targets, decisions, entries)
+    published = _published(snapshot, spec, entries, decisions, wanted, now)
+    holding = _holders(snapshot, entries)
+    facts = _assess(snapshot, spec, decisions, entries, published, holding)
+    status = _status(snapshot, facts, published, entries, now)
+    plan = Plan(
+        status=status,
+        delete_jobs=_jobs_to_delete(snapshot, decisions),
+        create_jobs=created,
+        record_results=dict(decision.record for decision in decisions.values() if decision.record),
+        label_nodes=_labels(snapshot, holding),
+        config_map=_config_map(snapshot, spec, published, entries),
+        finished_jobs=tuple(name for decision in decisions.values() for name in decision.finished_jobs),
+        again_after_seconds=min(
+            (decision.again_after_seconds for decision in decisions.values() if decision.again_after_seconds),
+            default=None,
+        ),
+    )
+    return replace(plan, events=_events(snapshot, status))
+
+
+# --- the object itself ------------------------------------------------------------------------------------------------
+
+
+def _targets(snapshot: Snapshot) -> tuple[Node, ...]:
+    spec = snapshot.owner.spec
+    if spec is None:
+        return ()
+    chosen = [
+        node
+        for node in snapshot.nodes
+        if placement.selects(spec.placement, node) and placement.untolerated(spec.placement, node) is None
+    ]
+    return tuple(sorted(chosen, key=lambda node: node.name))
+
+
+def _problem(snapshot: Snapshot, targets: tuple[Node, ...]) -> tuple[str, str] | None:
+    """A fault of the object that only a change of it, or of the operator's settings, mends."""
+    spec = snapshot.owner.spec
+    if spec is None:
+        return conditions.INVALID_SPEC, snapshot.owner.invalid
+    try:
+        manifests.locate(spec, snapshot.policy)
+    except ValueError as error:
+        return conditions.PATH_NOT_ALLOWED, str(error)
+    if len(targets) > api.MAX_NODES:
+        message = f"{len(targets)} nodes are selected, at most {api.MAX_NODES} fit one object: split it by nodeSelector"
+        return conditions.TOO_MANY_NODES, message
+    return None
+
+
+def _stopped(snapshot: Snapshot, problem: tuple[str, str], now: datetime) -> Plan:
+    """Nothing further is staged. What nodes hold stays as it is; running Jobs of ours end."""
+    status = snapshot.owner.status
+    holding = _holders(snapshot, status.nodes)
+    published = status.published
+    facts = Assessment(
+        problem=problem,
+        desired=len(status.nodes),
+        holding=_count(holding, published),
+        min_available=snapshot.owner.spec.placement.min_available_nodes if snapshot.owner.spec else 1,
+        published=published.manifest_digest if published else "",
+    )
+    new = _status(snapshot, facts, published, status.nodes, now)
+    jobs = tuple(job.name for job in snapshot.jobs if not job.deleting)
+    labels = _labels(snapshot, holding)
+    return Plan(status=new, delete_jobs=jobs, label_nodes=labels, events=_events(snapshot, new))
+
+
+# --- nodes and Jobs ---------------------------------------------------------------------------------------------------
+
+
+def _decisions(
+    snapshot: Snapshot,
+    spec: api.Spec,
+    targets: tuple[Node, ...],
+    now: datetime,
+) -> dict[str, policies.NodeDecision]:
+    digest = names.staging_digest(spec)
+    return {
+        node.name: policies.decide(
+            policies.NodeContext(
+                node=node,
+                staging_digest=digest,
+                entry=snapshot.owner.status.nodes.get(node.name),
+                jobs=tuple(job for job in snapshot.jobs if job.node_name == node.name),
+                suspended=spec.suspend,
+                now=now,
+            )
+        )
+        for node in targets
+    }
+
+
+def _jobs_to_delete(snapshot: Snapshot, decisions: Mapping[str, policies.NodeDecision]) -> tuple[str, ...]:
+    """What the nodes' decisions say, and Jobs of nodes that are gone or no longer selected."""
+    orphans = [job.name for job in snapshot.jobs if job.node_name not in decisions and not job.deleting]
+    decided = [name for decision in decisions.values() for name in decision.delete_jobs]
+    return (*decided, *orphans)
+
+
+def _admit(
+    snapshot: Snapshot,
+    spec: api.Spec,
+    targets: tuple[Node, ...],
+    decisions: Mapping[str, policies.NodeDecision],
+    entries: dict[str, api.NodeStatus],
+) -> tuple[tuple[manifests.Manifest, ...], dict[str, api.NodeStatus]]:
+    """Give the free places to the nodes that want one, in the order of their names."""
+    free = spec.placement.max_concurrent_nodes - sum(decision.active for decision in decisions.values())
+    created, admitted = [], dict(entries)
+    for node in targets:
+        attempt = decisions[node.name].wants_job
+        if attempt is None:
+            continue
+        if free <= 0:
+            text = f"waits for its turn: maxConcurrentNodes is {spec.placement.max_concurrent_nodes}"
+            admitted[node.name] = entries[node.name].model_copy(update={"message": text})
+            continue
+        free -= 1
+        created.append(manifests.staging_job(snapshot.owner, spec, node, attempt=attempt, policy=snapshot.policy))
+        admitted[node.name] = entries[node.name].model_copy(update={"state": "Staging", "reason": "Starting"})
+    return tuple(created), admitted
+
+
+# --- which checkpoint -------------------------------------------------------------------------------------------------
+
+
+def _wanted_digest(snapshot: Snapshot, entries: Mapping[str, api.NodeStatus]) -> str:
+    """The checkpoint that most nodes proved under this spec; the published one, then the smaller digest, breaks a tie."""
+    published = snapshot.owner.status.published
+    counts = Counter(entry.manifest_digest for entry in entries.values() if _proved(entry))
+    return max(
+        counts,
+        key=lambda digest: (counts[digest], published is not None and digest == published.manifest_digest, digest),
+        default="",
+    )
+
+
+def _proved(entry: api.NodeStatus) -> bool:
+    return entry.state == "Ready" or entry.reason == policies.DIGEST_MISMATCH
+
+
+def _compare(entry: api.NodeStatus, wanted: str, now: datetime) -> api.NodeStatus:
+    """A node that proved another checkpoint than most is not ready, and says so."""
+    if not _proved(entry):
+        return entry
+    if entry.manifest_digest == wanted:
+        if entry.state == "Ready":
+            return entry
+        update: dict[str, Any] = {"state": "Ready", "reason": policies.STAGED, "message": "", "attempts": 0}
+        return entry.model_copy(update={**update, "last_transition_time": rfc3339(now)})
+    if entry.reason == policies.DIGEST_MISMATCH:
+        return entry
+    message = (
+        f"the files here give {names.label_digest(entry.manifest_digest)[:12]}, those of the other nodes "
+        f"{names.label_digest(wanted)[:12]}: copy the same checkpoint to all nodes; it is looked at again in 10 minutes"
+    )
+    update = {"state": "Failed", "reason": policies.DIGEST_MISMATCH, "message": message}
+    return entry.model_copy(update={**update, "last_transition_time": rfc3339(now)})
+
+
+def _holders(snapshot: Snapshot, entries: Mapping[str, api.NodeStatus]) -> dict[str, str]:
+    """Per node that holds a proven checkpoint under its present boot, the digest."""
+    return {
+        node.name: entries[node.name].manifest_digest
+        for node in snapshot.nodes
+        if policies.holds(entries.get(node.name), node)
+    }
+
+
+def _count(holding: Mapping[str, str], published: api.Revision | None) -> int:
+    return sum(published is not None and digest == published.manifest_digest for digest in holding.values())
+
+
+def _published(
+    snapshot: Snapshot,
+    spec: api.Spec,
+    entries: Mapping[str, api.NodeStatus],
+    decisions: Mapping[str, policies.NodeDecision],
+    wanted: str,
+    now: datetime,
+) -> api.Revision | None:
+    """The wanted checkpoint once enough nodes hold it; until then what was published before."""
+    before = snapshot.owner.status.published
+    enough = sum(entry.state == "Ready" for entry in entries.values()) >= spec.placement.min_available_nodes
+    path = manifests.published_path(spec)
+    if not wanted or not enough or (before and (before.manifest_digest, before.path) == (wanted, path)):
+        return before
+    report = _report_of(wanted, snapshot, decisions)
+    since = before.since if before and before.manifest_digest == wanted else rfc3339(now)
+    figures = (
+        {"file_count": report.file_count, "size_bytes": report.size_bytes, "tensor_count": report.tensor_count}
+        if report
+        else {}
+    )
+    return api.Revision(manifest_digest=wanted, path=path, since=since, **figures)
+
+
+def _report_of(
+    digest: str,
+    snapshot: Snapshot,
+    decisions: Mapping[str, policies.NodeDecision],
+) -> reports.Report | None:
+    """A report of that checkpoint: of this cycle, else of a Job that is still there."""
+    fresh = [decision.report for decision in decisions.values() if decision.report]
+    kept = [reports.parse(job.result) for job in snapshot.jobs if job.result]
+    return next((report for report in (*fresh, *kept) if report and report.manifest_digest == digest), None)
+
+
+# --- the outcome ------------------------------------------------------------------------------------------------------
+
+
+def _assess(
+    snapshot: Snapshot,
+    spec: api.Spec,
+    decisions: Mapping[str, policies.NodeDecision],
+    entries: Mapping[str, api.NodeStatus],
+    published: api.Revision | None,
+    holding: Mapping[str, str],
+) -> Assessment:
+    stuck = {name for name, entry in entries.items() if entry.state == "Failed" or decisions[name].blocked}
+    waiting = {name for name, entry in entries.items() if entry.state != "Ready"} - stuck
+    in_motion = {
+        name
+        for name, entry in entries.items()
+        if not decisions[name].blocked
+        and entry.reason != policies.DIGEST_MISMATCH
+        and entry.state != "Ready"
+        and entry.reason != policies.SUSPENDED
+    }
+    return Assessment(
+        conflict=_conflict(snapshot, published),
+        desired=len(entries),
+        ready=sum(entry.state == "Ready" for entry in entries.values()),
+        holding=_count(holding, published),
+        min_available=spec.placement.min_available_nodes,
+        published=published.manifest_digest if published else "",
+        moving=bool(in_motion),
+        troubles=tuple(Trouble(name, entries[name].reason, entries[name].message) for name in sorted(stuck)),
+        waiting=tuple(Trouble(name, entries[name].reason, entries[name].message) for name in sorted(waiting)),
+        no_nodes_hint=_no_nodes_hint(snapshot, spec),
+        suspended=spec.suspend,
+    )
+
+
+def _no_nodes_hint(snapshot: Snapshot, spec: api.Spec) -> str:
+    selector = ",".join(f"{key}={value}" for key, value in sorted(spec.placement.node_selector.items())) or "(any)"
+    matching = [node for node in snapshot.nodes if placement.selects(spec.placement, node)]
+    for node in matching:
+        taint = placement.untolerated(spec.placement, node)
+        if taint is not None:
+            text = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+            return (
+                f"{len(matching)} node(s) match spec.placement ({selector}) but have taints that staging doesn't "
+                f"tolerate, such as {text} on {node.name}: add it to spec.placement.tolerations"
+            )
+    return f"no node matches spec.placement ({selector}): label the nodes, or change the selector"
+
+
+def _conflict(snapshot: Snapshot, published: api.Revision | None) -> str:
+    if published is None or snapshot.config_map is None or snapshot.config_map.ours:
+        return ""
+    owner = snapshot.owner
+    return (
+        f"ConfigMap {owner.namespace}/{owner.name} exists and isn't the operator's, so the engine's settings can't be "
+        "published under that name: rename one of the two, or delete the ConfigMap"
+    )
+
+
+def _config_map(
+    snapshot: Snapshot,
+    spec: api.Spec,
+    published: api.Revision | None,
+    entries: Mapping[str, api.NodeStatus],
+) -> manifests.Manifest | None:
+    """Written once the present spec's settings were proven on a node; never taken back."""
+    proven = published is not None and any(
+        entry.state == "Ready" and entry.manifest_digest == published.manifest_digest for entry in entries.values()
+    )
+    existing = snapshot.config_map
+    if published is None or not proven or (existing is not None and not existing.ours):
+        return None
+    manifest = manifests.engine_config_map(snapshot.owner, spec, published.manifest_digest)
+    return None if existing is not None and dict(existing.data) == manifest["data"] else manifest
+
+
+def _labels(snapshot: Snapshot, holding: Mapping[str, str]) -> dict[str, str | None]:
+    """The differences between what our label says on the nodes and what is true."""
+    if not snapshot.policy.label_nodes:
+        return {}
+    key = names.node_label(snapshot.owner.uid)
+    wanted = {
+        node.name: names.label_digest(holding[node.name]) if node.name in holding else None for node in snapshot.nodes
+    }
+    return {node.name: wanted[node.name] for node in snapshot.nodes if node.labels.get(key) != wanted[node.name]}
+
+
+def _status(
+    snapshot: Snapshot,
+    facts: Assessment,
+    published: api.Revision | None,
+    entries: Mapping[str, api.NodeStatus],
+    now: datetime,
+) -> api.Status:
+    owner = snapshot.owner
+    evaluated = conditions.evaluate(facts, owner.status.conditions, generation=owner.generation, now=now)
+    ready = sum(entry.state == "Ready" for entry in entries.values())
+    return api.Status(
+        observed_generation=owner.generation,
+        published=published,
+        summary=api.Summary(
+            desired=len(entries),
+            ready=ready,
+            staging=sum(entry.state == "Staging" for entry in entries.values()),
+            failed=sum(entry.state == "Failed" for entry in entries.values()),
+            ready_ratio=f"{ready}/{len(entries)}",
+            size=human_bytes(published.size_bytes) if published else "",
+        ),
+        nodes=dict(entries),
+        conditions=evaluated,
+    )
+
+
+def _events(snapshot: Snapshot, status: api.Status) -> tuple[Event, ...]:
+    """One event for each condition that changed its status or reason, and for each node that newly failed."""
+    before = {condition.type: condition for condition in snapshot.owner.status.conditions}
+    events = []
+    for condition in status.conditions:
+        former = before.get(condition.type)
+        changed = former is None or (former.status, former.reason) != (condition.status, condition.reason)
+        bad = condition.type == api.STALLED
+        if changed and (bad or (condition.status == "True" and condition.type in (api.READY, api.AVAILABLE))):
+            reason = condition.reason if bad else condition.type
+            events.append(Event("Warning" if bad else "Normal", reason, condition.message))
+    for name, entry in status.nodes.items():
+        known = snapshot.owner.status.nodes.get(name)
+        if entry.state == "Failed" and (known is None or known.state != "Failed"):
+            events.append(Event("Warning", entry.reason, f"{name}: {entry.message}"))
+    return tuple(events)

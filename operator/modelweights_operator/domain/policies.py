@@ -1,0 +1,247 @@
+"""Where one node stands and what is to be done about it. Called by `plan` for each node; pure.
+
+    (no Job) --slot free--> Staging --Complete--> Ready --other spec or boot--> (no Job)
+        ^                      |
+        |                      +----Failed-----> Failed --back-off over: delete the Job--> (no Job, next round)
+
+Each decision is a function that answers, or leaves it to the next one; `decide` reads as the order of the rules.
+A node *holds* a checkpoint when it proved one under its present boot, whatever is under way there since.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from modelweights_operator.api.v1alpha1 import NodeStatus
+from modelweights_operator.domain import failures, reports
+from modelweights_operator.domain.clock import parse_time, rfc3339
+from modelweights_operator.domain.snapshot import Node, StagingJob
+
+# Reasons of a node that waits.
+QUEUED: Final = "Queued"
+SUSPENDED: Final = "Suspended"
+NODE_NOT_READY: Final = "NodeNotReady"
+NODE_CORDONED: Final = "NodeCordoned"
+REPLACING: Final = "ReplacingJob"
+DIGEST_MISMATCH: Final = "DigestMismatch"
+STAGED: Final = "Staged"
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """All that the decision about one node depends on. `entry` is what the status says of it so far."""
+
+    node: Node
+    staging_digest: str
+    entry: NodeStatus | None
+    jobs: tuple[StagingJob, ...]
+    suspended: bool
+    now: datetime
+
+
+@dataclass(frozen=True)
+class NodeDecision:
+    """The node's new entry, and what is to be done.
+
+    Attributes:
+        entry: What the status will say.
+        wants_job: A Job should be created when the caps let it, with this many failed attempts before it.
+        delete_jobs: Names of Jobs to delete.
+        finished_jobs: Names of good Jobs to delete once their result is in the status.
+        record: Name of a Job to which this report is to be copied first.
+        report: The report from which the entry was made Ready, in this cycle.
+        active: A Job runs on the node.
+        blocked: Nothing moves on this node until someone acts or a long back-off ends.
+        again_after_seconds: Look again after this time even if nothing happens.
+    """
+
+    entry: NodeStatus
+    wants_job: int | None = None
+    delete_jobs: tuple[str, ...] = ()
+    finished_jobs: tuple[str, ...] = ()
+    record: tuple[str, str] | None = None
+    report: reports.Report | None = None
+    active: bool = False
+    blocked: bool = False
+    again_after_seconds: float | None = None
+
+
+def holds(entry: NodeStatus | None, node: Node) -> bool:
+    """Whether the node holds a proven checkpoint under its present boot."""
+    return entry is not None and bool(entry.manifest_digest) and entry.boot_id == node.boot_id
+
+
+def is_proven(entry: NodeStatus | None, node: Node, staging_digest: str) -> bool:
+    """Whether what the node holds was staged as the spec now asks. A mismatch with other nodes is no disproof."""
+    return (
+        entry is not None
+        and holds(entry, node)
+        and entry.staging_digest == staging_digest
+        and (entry.state == "Ready" or entry.reason == DIGEST_MISMATCH)
+    )
+
+
+def decide(context: NodeContext) -> NodeDecision:
+    """Decide about one node."""
+    stale, current = _split(context)
+    decision = _settled(context, current) or _by_job(context, current) or _without_job(context, stale)
+    return replace(decision, delete_jobs=(*decision.delete_jobs, *(job.name for job in stale if not job.deleting)))
+
+
+def _split(context: NodeContext) -> tuple[list[StagingJob], list[StagingJob]]:
+    """Jobs of another spec, boot or incarnation of the node, and those that count, the latest round first."""
+    current = [
+        job
+        for job in context.jobs
+        if job.staging_digest == context.staging_digest
+        and job.boot_id == context.node.boot_id
+        and job.node_uid == context.node.uid
+    ]
+    current.sort(key=lambda job: job.round, reverse=True)
+    return [job for job in context.jobs if job not in current], current
+
+
+def _settled(context: NodeContext, current: list[StagingJob]) -> NodeDecision | None:
+    """The status says that it is staged: that stands, whatever became of the Job."""
+    entry = context.entry
+    if entry is None or not is_proven(entry, context.node, context.staging_digest):
+        return None
+    due = _mismatch_due(context, entry)
+    if due is not None and due <= 0 and not context.suspended and not current:
+        return NodeDecision(
+            _entry(context, "Waiting", QUEUED, attempts=entry.attempts + 1), wants_job=entry.attempts + 1
+        )
+    over = tuple(job.name for job in current if not job.deleting)
+    return NodeDecision(entry, finished_jobs=over, again_after_seconds=max(due, 1.0) if due is not None else None)
+
+
+def _mismatch_due(context: NodeContext, entry: NodeStatus) -> float | None:
+    """Seconds until a node whose files differ from the others' is staged again; None when they don't differ."""
+    if entry.reason != DIGEST_MISMATCH:
+        return None
+    return _seconds_until(entry, failures.LONG_BACKOFF_SECONDS, context.now)
+
+
+def _by_job(context: NodeContext, current: list[StagingJob]) -> NodeDecision | None:
+    if not current:
+        return None
+    job, older = current[0], current[1:]
+    if job.deleting:
+        kept = _entry(context, "Waiting", REPLACING, "the staging Job is being deleted")
+        if context.entry is not None and context.entry.state == "Failed":
+            kept = context.entry
+        return NodeDecision(kept, active=True)
+    by_state = {"Complete": _completed, "Failed": _failed, "Active": _running}
+    decision = by_state[job.state](context, job)
+    return replace(decision, delete_jobs=(*decision.delete_jobs, *(old.name for old in older if not old.deleting)))
+
+
+def _completed(context: NodeContext, job: StagingJob) -> NodeDecision:
+    text = job.result or failures.final_report(job)
+    report = reports.parse(text)
+    if report is None or not report.manifest_digest:
+        # The pod was collected before its report was read: what is staged is still there, so this costs seconds.
+        failure = failures.Failure("ResultLost", "the staging pod went before its report was read", exit_code=10)
+        return _failed_with(context, job, failure, text)
+    entry = NodeStatus(
+        state="Ready",
+        reason=STAGED,
+        staging_digest=context.staging_digest,
+        manifest_digest=report.manifest_digest,
+        boot_id=job.boot_id,
+        resident_bytes=report.resident_bytes or 0,
+        prefetch_bytes_per_second=round(report.prefetch_bytes_per_second or 0),
+        load_seconds=round(report.load_seconds or 0, 3),
+        message=failures.memory_limit_note(job, report),
+        last_transition_time=rfc3339(context.now),
+    )
+    record = None if job.result else (job.name, text)
+    return NodeDecision(entry, finished_jobs=(job.name,), record=record, report=report)
+
+
+def _failed(context: NodeContext, job: StagingJob) -> NodeDecision:
+    text = job.result or failures.failed_report(job)
+    return _failed_with(context, job, failures.describe(job, text), text)
+
+
+def _failed_with(context: NodeContext, job: StagingJob, failure: failures.Failure, text: str) -> NodeDecision:
+    attempts = job.round + 1
+    entry = _entry(
+        context,
+        "Failed",
+        failure.reason,
+        failure.message,
+        attempts=attempts,
+        exit_code=failure.exit_code,
+        since=job.finished_at,
+    )
+    backoff = failures.backoff_seconds(failure.exit_code, attempts)
+    remaining = _seconds_until(entry, backoff, context.now)
+    blocked = backoff >= failures.LONG_BACKOFF_SECONDS
+    if remaining <= 0 and not context.suspended:
+        return NodeDecision(entry, delete_jobs=(job.name,), active=True, blocked=blocked)
+    record = (job.name, text) if text and not job.result else None
+    return NodeDecision(entry, record=record, blocked=blocked, again_after_seconds=max(remaining, 1.0))
+
+
+def _running(context: NodeContext, job: StagingJob) -> NodeDecision:
+    progress = failures.progress(job)
+    entry = _entry(context, "Staging", progress.reason, progress.message, attempts=job.round)
+    # A Job without a pod, or a pod without a container, tells its trouble by events only: look again for them.
+    again = 5.0 if progress.silent else None
+    return NodeDecision(entry, active=True, blocked=progress.blocked, again_after_seconds=again)
+
+
+def _without_job(context: NodeContext, stale: list[StagingJob]) -> NodeDecision:
+    entry, node = context.entry, context.node
+    failed = entry is not None and entry.state == "Failed" and entry.staging_digest == context.staging_digest
+    attempts = entry.attempts if entry is not None and entry.staging_digest == context.staging_digest else 0
+    if failed and entry is not None:
+        backoff = failures.backoff_seconds(entry.exit_code, attempts)
+        remaining = _seconds_until(entry, backoff, context.now)
+        if remaining > 0 or context.suspended:
+            blocked = backoff >= failures.LONG_BACKOFF_SECONDS
+            return NodeDecision(entry, blocked=blocked, again_after_seconds=max(remaining, 1.0))
+    if stale:
+        waits = _entry(context, "Waiting", REPLACING, "a Job of the former spec, boot or node ends first", attempts)
+        return NodeDecision(waits, active=True)
+    if context.suspended:
+        return NodeDecision(_entry(context, "Waiting", SUSPENDED, "spec.suspend is true", attempts))
+    if not node.ready:
+        return NodeDecision(_entry(context, "Waiting", NODE_NOT_READY, "the node isn't ready", attempts))
+    if node.cordoned:
+        return NodeDecision(_entry(context, "Waiting", NODE_CORDONED, "the node is cordoned", attempts))
+    return NodeDecision(_entry(context, "Waiting", QUEUED, "", attempts), wants_job=attempts)
+
+
+def _entry(
+    context: NodeContext,
+    state: str,
+    reason: str,
+    message: str = "",
+    attempts: int = 0,
+    exit_code: int = 0,
+    since: datetime | None = None,
+) -> NodeStatus:
+    """A new entry that keeps what the node holds, and the time of the transition when there was none."""
+    before = context.entry
+    same = before is not None and before.state == state and before.attempts == attempts
+    held = before is not None and holds(before, context.node)
+    return NodeStatus.model_validate(
+        {
+            "state": state,
+            "reason": reason,
+            "message": message[:1024],
+            "attempts": attempts,
+            "exit_code": exit_code,
+            "staging_digest": context.staging_digest,
+            "manifest_digest": before.manifest_digest if held and before else "",
+            "bootID": before.boot_id if held and before else "",
+            "last_transition_time": (before.last_transition_time if same and before else rfc3339(since or context.now)),
+        }
+    )
+
+
+def _seconds_until(entry: NodeStatus, seconds: float, now: datetime) -> float:
+    since = parse_time(entry.last_transition_time) or now
+    return (since + timedelta(seconds=seconds) - now).total_seconds()

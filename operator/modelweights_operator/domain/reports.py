@@ -1,0 +1,42 @@
+"""The loader's reports, read strictly: they come from a pod, so nothing in them is believed to be well-formed.
+
+Called by the planner. The keys are those that `modelweights-loader` documents; the operator never imports the loader.
+"""
+
+import json
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+
+class Report(BaseModel):
+    """The report of one step, with the figures that the operator uses; others are ignored."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+    step: str = Field(default="", max_length=32)
+    exit_code: int = 0
+    reason: str = Field(default="", max_length=128)
+    message: str = Field(default="", max_length=1024)
+    manifest_digest: str = Field(default="", pattern=r"^(sha256:[0-9a-f]{64})?$")
+    file_count: int = Field(default=0, ge=0)
+    size_bytes: int = Field(default=0, ge=0)
+    tensor_count: int = Field(default=0, ge=0)
+    resident_bytes: int | None = Field(default=None, ge=0)
+    resident_percent: float | None = Field(default=None, ge=0, le=100)
+    residency_method: str = Field(default="", max_length=64)
+    prefetch_bytes_per_second: float | None = Field(default=None, ge=0)
+    load_seconds: float | None = Field(default=None, ge=0)
+    marker: str = Field(default="", max_length=32)
+
+
+def parse(text: str) -> Report | None:
+    """Read a termination message.
+
+    Returns:
+        The report, or None when the text is empty, cut off, or not a report.
+    """
+    try:
+        return Report.model_validate(json.loads(text))
+    except (ValueError, ValidationError, RecursionError):
+        return None

@@ -1,0 +1,128 @@
+"""What the planner sees of the cluster: frozen values that `kube.gather` makes of API objects. No behaviour but views."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from modelweights_operator.api.v1alpha1 import Spec, Status
+
+
+@dataclass(frozen=True)
+class Taint:
+    """A taint of a node."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node, as far as staging cares."""
+
+    name: str
+    uid: str
+    boot_id: str
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...] = ()
+    ready: bool = True
+    cordoned: bool = False
+
+
+@dataclass(frozen=True)
+class ContainerState:
+    """One container of a staging pod: what it waits for, or how it ended.
+
+    `message` is the termination message, that is the loader's report, or the reason for the wait in words.
+    """
+
+    name: str
+    image: str = ""
+    waiting_reason: str = ""
+    exit_code: int | None = None
+    terminated_reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class StagingPod:
+    """A pod of a staging Job."""
+
+    name: str
+    created_at: datetime
+    phase: str
+    reason: str = ""
+    message: str = ""
+    deleting: bool = False
+    scheduled: bool = False
+    containers: tuple[ContainerState, ...] = ()
+    memory_limit_bytes: int = 0
+    """The smallest memory limit of its containers after admission; 0 without one."""
+
+
+@dataclass(frozen=True)
+class StagingJob:
+    """A staging Job with its pods. `result` is the report that was copied to it, "" before that."""
+
+    name: str
+    node_name: str
+    node_uid: str
+    staging_digest: str
+    boot_id: str
+    round: int
+    created_at: datetime
+    state: Literal["Active", "Complete", "Failed"] = "Active"
+    finished_at: datetime | None = None
+    failure_reason: str = ""
+    failure_message: str = ""
+    result: str = ""
+    deleting: bool = False
+    suspended: bool = False
+    rejection: str = ""
+    """Why no pod could be made (quota, Pod Security, a webhook), from the Job's events."""
+    pods: tuple[StagingPod, ...] = ()
+
+
+@dataclass(frozen=True)
+class EngineConfigMap:
+    """The ConfigMap of the ModelWeights' name, whoever made it."""
+
+    ours: bool
+    data: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The ModelWeights itself. `spec` is None and `invalid` says why when it can't be read."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: Spec | None
+    status: Status
+    invalid: str = ""
+    raw_status: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The operator's settings that decisions depend on."""
+
+    loader_image: str
+    image_pull_policy: str
+    host_path_roots: tuple[str, ...]
+    label_nodes: bool = True
+    """Whether the right to patch nodes is there."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One ModelWeights and all that its plan depends on."""
+
+    owner: Owner
+    nodes: tuple[Node, ...]
+    jobs: tuple[StagingJob, ...]
+    config_map: EngineConfigMap | None
+    policy: Policy

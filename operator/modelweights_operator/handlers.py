@@ -1,0 +1,79 @@
+"""kopf's handlers: they only pass on what happened. Loaded by `python -m modelweights_operator` or `kopf run -m`.
+
+All are event handlers and an index: these put no finalizer and no annotation on anything, and what is done depends on the
+state that is found, never on the difference that an event brought.
+"""
+
+import logging
+from typing import Any, Final
+
+import kopf
+
+from modelweights_operator import errors
+from modelweights_operator import settings as own_settings
+from modelweights_operator.api.v1alpha1 import GROUP, PLURAL, VERSION
+from modelweights_operator.kube import convert, health, rights
+from modelweights_operator.kube.client import WATCH_SECONDS, Api
+from modelweights_operator.reconciler import Reconciler
+
+_INACTIVITY_SECONDS: Final = 90.0
+
+_log = logging.getLogger(__name__)
+
+
+@kopf.on.startup()
+async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+    """Tune kopf, connect and check the rights; the rest starts with the first event, when the index is complete."""
+    settings.scanning.disabled = True
+    settings.posting.enabled = False
+    settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.client_timeout = WATCH_SECONDS + 30
+    settings.watching.inactivity_timeout = _INACTIVITY_SECONDS
+    memo.api = await Api.connect()
+    try:
+        memo.reconciler = await _make_reconciler(memo)
+    except errors.OperatorError as error:
+        await memo.api.close()
+        raise kopf.PermanentError(str(error)) from error
+    memo.reconciler.start()
+    memo.health = await health.serve(memo.reconciler, memo.settings.health_port)
+
+
+async def _make_reconciler(memo: kopf.Memo) -> Reconciler:
+    memo.settings = own_settings.from_environment()
+    lift_pods, label_nodes = await rights.check(memo.api)
+    if not lift_pods:
+        _log.warning("no right to patch pods: waiting pods are not started (chart: gate.enabled)")
+    if not label_nodes:
+        _log.warning("no right to patch nodes: pods are bound to the nodes that are ready at the time of the lift")
+    return Reconciler(memo.api, memo.settings, lift_pods=lift_pods, label_nodes=label_nodes)
+
+
+@kopf.on.cleanup()
+async def stop(memo: kopf.Memo, **_: Any) -> None:
+    """Finish the writes at hand."""
+    if "reconciler" in memo:
+        await memo.health.cleanup()
+        await memo.reconciler.close()
+        await memo.api.close()
+
+
+@kopf.index("", "v1", "nodes")
+async def node_index(body: kopf.Body, memo: kopf.Memo, **_: Any) -> None:
+    """Tell of a node. kopf runs no other handler before this one saw every node, so no plan misses one."""
+    memo.reconciler.node_seen(convert.node(body))
+
+
+@kopf.on.event("", "v1", "nodes")
+async def node_changed(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """Tell that a node went; what came or changed the index told already."""
+    memo.reconciler.nodes_complete()
+    if event["type"] == "DELETED":
+        memo.reconciler.node_gone(event["object"]["metadata"]["name"])
+
+
+@kopf.on.event(GROUP, VERSION, PLURAL)
+async def model_changed(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """Tell that a ModelWeights came, changed or went."""
+    memo.reconciler.nodes_complete()
+    memo.reconciler.model_seen(event["object"], gone=event["type"] == "DELETED")

@@ -1,0 +1,156 @@
+"""Carry out a plan, in the order in which its effects are safe (see `domain.plan`). Called by the reconciler.
+
+Each write can be repeated: names are deterministic, patches touch own fields only, and what is gone already is fine. The
+status is written once, as a merge patch that holds just what changed; events follow after it succeeded.
+"""
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from modelweights_operator import errors
+from modelweights_operator.api import v1alpha1 as model
+from modelweights_operator.domain import manifests, names
+from modelweights_operator.domain.clock import rfc3339
+from modelweights_operator.domain.plan import Event, Plan
+from modelweights_operator.domain.snapshot import Owner, Snapshot
+from modelweights_operator.kube import paths
+from modelweights_operator.kube.client import STRATEGIC_PATCH, Api, Json
+
+_log = logging.getLogger(__name__)
+
+
+async def apply(api: Api, snapshot: Snapshot, plan: Plan, now: datetime) -> None:
+    """Carry out the plan.
+
+    Raises:
+        errors.ApiError: A write failed; what came before it stands, and the next cycle does the rest.
+    """
+    owner = snapshot.owner
+    for name in plan.delete_jobs:
+        await api.delete(f"{paths.jobs(owner.namespace)}/{name}")
+    for manifest in plan.create_jobs:
+        await _create_job(api, owner, manifest)
+    for name, text in plan.record_results.items():
+        await _record(api, owner.namespace, name, text)
+    for name, value in plan.label_nodes.items():
+        await label_node(api, name, {names.node_label(owner.uid): value})
+    if plan.config_map is not None:
+        await _write_config_map(api, snapshot, plan.config_map)
+    await _write_status(api, owner, plan.status)
+    for event in plan.events:
+        _log.info("%s/%s: %s: %s", owner.namespace, owner.name, event.reason, event.message)
+        await post_event(api, _reference(owner), event, now)
+    for name in plan.finished_jobs:
+        await api.delete(f"{paths.jobs(owner.namespace)}/{name}")
+
+
+async def label_node(api: Api, name: str, labels: Mapping[str, str | None]) -> None:
+    """Set or take off labels of ours; a node that is gone needs none."""
+    with contextlib.suppress(errors.NotFoundError):
+        await api.patch(paths.node(name), {"metadata": {"labels": dict(labels)}})
+
+
+async def lift(api: Api, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
+    """Open the gate of one pod; one that is gone or was changed since is decided anew."""
+    await api.patch(paths.pod(namespace, name), patch, STRATEGIC_PATCH)
+
+
+async def post_event(api: Api, involved: Json, event: Event, now: datetime) -> None:
+    """Post an event, or count one more on the same. An event that can't be posted is logged: it is no state."""
+    namespace = involved["namespace"]
+    name = f"{involved['name'][:200]}.{names.short_hash(involved['uid'], event.reason, event.message)}"
+    body = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": namespace},
+        "involvedObject": involved,
+        "type": event.kind,
+        "reason": event.reason,
+        "message": event.message[:1024],
+        "source": {"component": names.MANAGED_BY},
+        "reportingComponent": f"{names.PREFIX}/operator",
+        "firstTimestamp": rfc3339(now),
+        "lastTimestamp": rfc3339(now),
+        "count": 1,
+    }
+    try:
+        await api.create(paths.events(namespace), body)
+    except errors.ConflictError:
+        known = await api.get(f"{paths.events(namespace)}/{name}")
+        again = {"count": int(known.get("count") or 1) + 1, "lastTimestamp": rfc3339(now)}
+        await api.patch(f"{paths.events(namespace)}/{name}", again)
+    except (errors.ForbiddenError, errors.NotFoundError, errors.InvalidError) as error:
+        # A terminating namespace takes no events.
+        _log.info("event %s on %s/%s not posted: %s", event.reason, namespace, involved["name"], error)
+
+
+async def _create_job(api: Api, owner: Owner, manifest: manifests.Manifest) -> None:
+    try:
+        await api.create(paths.jobs(owner.namespace), manifest)
+    except errors.ConflictError:
+        # Made by an earlier cycle whose answer got lost, or the informer lags: the name says that it is the same.
+        _log.debug("Job %s exists already", manifest["metadata"]["name"])
+
+
+async def _record(api: Api, namespace: str, job: str, text: str) -> None:
+    with contextlib.suppress(errors.NotFoundError):
+        patch = {"metadata": {"annotations": {names.RESULT_ANNOTATION: text}}}
+        await api.patch(f"{paths.jobs(namespace)}/{job}", patch)
+
+
+async def _write_config_map(api: Api, snapshot: Snapshot, manifest: manifests.Manifest) -> None:
+    owner, existing = snapshot.owner, snapshot.config_map
+    if existing is None:
+        with contextlib.suppress(errors.ConflictError):
+            # Somebody was faster; whose it is, the next cycle sees.
+            await api.create(f"/api/v1/namespaces/{owner.namespace}/configmaps", manifest)
+        return
+    data = {**dict.fromkeys(existing.data), **manifest["data"]}
+    patch = {"metadata": {"annotations": manifest["metadata"]["annotations"]}, "data": data}
+    await api.patch(paths.config_map(owner.namespace, owner.name), patch)
+
+
+async def _write_status(api: Api, owner: Owner, status: model.Status) -> None:
+    patch = merge_patch(dict(owner.raw_status), status_json(status))
+    if not patch:
+        return
+    # With the UID, so that a status never lands on another object of the same name.
+    body = {"metadata": {"uid": owner.uid}, "status": patch}
+    await api.patch(f"{paths.modelweights(owner.namespace, owner.name)}/status", body)
+
+
+def status_json(status: model.Status) -> Json:
+    """The status as it is written: entries of nodes without their defaults, since there may be thousands."""
+    body = status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"nodes"})
+    body["nodes"] = {
+        name: entry.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        for name, entry in status.nodes.items()
+    }
+    return body
+
+
+def merge_patch(old: Json, new: Json) -> Json:
+    """The RFC 7396 patch that turns `old` into `new`; empty when they are equal."""
+    patch: Json = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            below = merge_patch(before, value)
+            if below:
+                patch[key] = below
+        elif before != value or key not in old:
+            patch[key] = value
+    return patch
+
+
+def _reference(owner: Owner) -> Json:
+    return {
+        "apiVersion": model.API_VERSION,
+        "kind": model.KIND,
+        "namespace": owner.namespace,
+        "name": owner.name,
+        "uid": owner.uid,
+    }

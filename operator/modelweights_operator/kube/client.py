@@ -1,0 +1,184 @@
+"""Requests to the API server as plain JSON, on the connection, TLS and token handling of `kubernetes.aio`.
+
+Called by the rest of `kube`. The generated models are left aside: parsing thousands of pods into them costs more memory
+and time than all else that the operator does. Every request has a time-out; errors become those of `errors`.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, Self
+
+import aiohttp
+from kubernetes.aio import client as aio_client
+from kubernetes.aio import config as aio_config
+
+from modelweights_operator import errors
+
+Json = dict[str, Any]
+
+REQUEST_SECONDS: Final = 30.0
+WATCH_SECONDS: Final = 120
+"""The server ends each watch after this long, so that one that went silent is noticed."""
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+FIELD_MANAGER: Final = "modelweights-operator"
+
+_ERRORS: Final[dict[int, type[errors.ApiError]]] = {
+    403: errors.ForbiddenError,
+    404: errors.NotFoundError,
+    409: errors.ConflictError,
+    410: errors.GoneError,
+    422: errors.InvalidError,
+}
+
+
+class Api:
+    """One connection pool to the API server. Close it, or use it as an asynchronous context manager."""
+
+    def __init__(self, client: aio_client.ApiClient) -> None:
+        self._client = client
+
+    @classmethod
+    async def connect(cls) -> "Api":
+        """Connect as the pod's service account, else as KUBECONFIG says."""
+        configuration = aio_client.Configuration()
+        try:
+            aio_config.load_incluster_config(client_configuration=configuration)
+        except aio_config.ConfigException:
+            await aio_config.load_kube_config(client_configuration=configuration)
+        return cls(aio_client.ApiClient(configuration))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def get(self, path: str, *, accept: str = "application/json", **query: str) -> Json:
+        """Read an object or a list."""
+        return await self._request("GET", path, query=query, accept=accept)
+
+    async def create(self, path: str, body: Json) -> Json:
+        """Create an object below the collection `path`."""
+        return await self._request("POST", path, query={"fieldManager": FIELD_MANAGER}, body=body)
+
+    async def patch(self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH, **query: str) -> Json:
+        """Patch an object."""
+        query = {"fieldManager": FIELD_MANAGER, **query}
+        return await self._request("PATCH", path, query=query, body=dict(body), content_type=content_type)
+
+    async def delete(self, path: str, *, propagation: str = "Foreground") -> None:
+        """Delete an object; one that is gone already is fine."""
+        try:
+            await self._request("DELETE", path, body={"propagationPolicy": propagation})
+        except errors.NotFoundError:
+            return
+
+    async def watch(self, path: str, **query: str) -> AsyncIterator[Json]:
+        """Yield the events of one watch until the server ends it.
+
+        Raises:
+            errors.GoneError: The resourceVersion is too old.
+            errors.ApiError: Anything else.
+        """
+        query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS), **query}
+        timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + REQUEST_SECONDS, sock_read=WATCH_SECONDS + 10)
+        headers = {"Accept": "application/json"}
+        response = await self._send("GET", path, query=query, headers=headers, timeout=timeout)
+        try:
+            if response.status != 200:  # noqa: PLR2004 - HTTP's OK
+                raise _error(response, await response.text(), "GET", path)
+            async for line in response.content:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise _status_error(event["object"], f"watch {path}")
+                yield event
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise errors.ApiError(f"watch {path}: {error!r}", status=0) from error
+        finally:
+            response.close()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> Json:
+        timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+        headers = {"Accept": accept, "Content-Type": content_type}
+        response = await self._send(method, path, query=query, body=body, headers=headers, timeout=timeout)
+        try:
+            text = await response.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise errors.ApiError(f"{method} {path}: {error!r}", status=0) from error
+        if response.status >= 400:  # noqa: PLR2004 - HTTP's errors
+            raise _error(response, text, method, path)
+        answer: Json = json.loads(text)
+        return answer
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - handed to aiohttp, which keeps it
+    ) -> aiohttp.ClientResponse:
+        try:
+            method, url, own_headers, body, _ = await self._client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params=dict(headers),
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            answer = await self._client.call_api(method, url, own_headers, body, _request_timeout=timeout)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise errors.ApiError(f"{method} {path}: no answer from the API server: {error!r}", status=0) from error
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+
+def _error(response: aiohttp.ClientResponse, text: str, method: str, path: str) -> errors.ApiError:
+    try:
+        status = json.loads(text)
+    except ValueError:
+        status = {}
+    status = status if isinstance(status, dict) else {}
+    status.setdefault("code", response.status)
+    error = _status_error(status, f"{method} {path}")
+    retry_after = response.headers.get("Retry-After", "")
+    if retry_after.isdigit():
+        error.retry_after_seconds = float(retry_after)
+    return error
+
+
+def _status_error(status: Mapping[str, Any], what: str) -> errors.ApiError:
+    code = int(status.get("code") or 0)
+    kind = _ERRORS.get(code, errors.ApiError)
+    reason = str(status.get("reason") or "")
+    return kind(f"{what}: {code} {reason}: {status.get('message') or 'no message'}", status=code, reason=reason)
+
+
+async def sleep_until_set(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, at most so long."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,86 @@
+"""Everything that the plan of one ModelWeights depends on, read from the API server and the informers.
+
+Called by the reconciler. The object itself is read afresh each time, so that no decision rests on an old status; Jobs
+and pods come from the informers, whose lag is harmless since Jobs have deterministic names.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from modelweights_operator import errors
+from modelweights_operator.domain.snapshot import EngineConfigMap, Node, Owner, Policy, Snapshot, StagingJob, StagingPod
+from modelweights_operator.kube import convert, paths
+from modelweights_operator.kube.client import Api
+from modelweights_operator.kube.informer import Informer
+
+_EVENTS_AFTER: Final = timedelta(seconds=4)
+"""A Job without a pod, or a pod without a container, for longer than this has its reason in events only."""
+
+
+async def gather(
+    api: Api,
+    key: tuple[str, str],
+    *,
+    nodes: Iterable[Node],
+    jobs: Informer[StagingJob],
+    pods: Informer[StagingPod],
+    policy: Policy,
+    now: datetime,
+) -> Snapshot | None:
+    """Make the snapshot, or None when the object is gone."""
+    try:
+        owner = convert.owner(await api.get(paths.modelweights(*key)))
+    except errors.NotFoundError:
+        return None
+    found = [
+        await _with_events(api, owner.namespace, replace(job, pods=tuple(pods.group(f"{key[0]}/{job.name}"))), now)
+        for job in jobs.group(owner.uid)
+    ]
+    return Snapshot(
+        owner=owner,
+        nodes=tuple(nodes),
+        jobs=tuple(found),
+        config_map=await _config_map(api, owner),
+        policy=policy,
+    )
+
+
+async def _config_map(api: Api, owner: Owner) -> EngineConfigMap | None:
+    try:
+        return convert.config_map(await api.get(paths.config_map(owner.namespace, owner.name)), owner.uid)
+    except errors.NotFoundError:
+        return None
+
+
+async def _with_events(api: Api, namespace: str, job: StagingJob, now: datetime) -> StagingJob:
+    """Add what only events tell: why a Job gets no pod, why a pod gets no container."""
+    if job.state != "Active" or job.deleting or now - job.created_at < _EVENTS_AFTER:
+        return job
+    if not job.pods:
+        return replace(job, rejection=await _last_warning(api, namespace, "Job", job.name))
+    pods = [
+        replace(pod, message=await _last_warning(api, namespace, "Pod", pod.name))
+        if _is_stuck(pod) and now - pod.created_at >= _EVENTS_AFTER
+        else pod
+        for pod in job.pods
+    ]
+    return replace(job, pods=tuple(pods))
+
+
+def _is_stuck(pod: StagingPod) -> bool:
+    """Scheduled, but its first container waits without a reason of its own: a volume that can't be mounted."""
+    return (
+        pod.scheduled
+        and not pod.message
+        and pod.phase == "Pending"
+        and all(state.waiting_reason in ("PodInitializing", "ContainerCreating", "Waiting") for state in pod.containers)
+    )
+
+
+async def _last_warning(api: Api, namespace: str, kind: str, name: str) -> str:
+    selector = f"involvedObject.kind={kind},involvedObject.name={name},type=Warning"
+    found = (await api.get(paths.events(namespace), fieldSelector=selector, limit="50")).get("items") or []
+    found.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+    return str(found[-1].get("message") or "")[:800] if found else ""

@@ -1,0 +1,94 @@
+"""One task per object that has something to do, woken by events. Called by the reconcilers.
+
+Events coalesce: however many come while an object is worked on, it is worked on once more. An object without work has
+no task.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar
+
+from modelweights_operator import errors
+from modelweights_operator.kube.client import sleep_until_set
+
+K = TypeVar("K")
+
+MAX_BACKOFF_SECONDS: Final = 60.0
+_FIRST_BACKOFF_SECONDS: Final = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class WorkQueue(Generic[K]):
+    """Runs `work(key)` for each key that is woken, a few at a time and never twice at once for the same key.
+
+    Args:
+        work: Does what is to be done; returns after how many seconds it wants to be called again, or None.
+        concurrency: How many keys are worked on at the same time.
+    """
+
+    def __init__(self, work: Callable[[K], Awaitable[float | None]], concurrency: int = 16) -> None:
+        self._work = work
+        self._slots = asyncio.Semaphore(concurrency)
+        self._woken: dict[K, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Number of keys with a task."""
+        return len(self._woken)
+
+    def wake(self, key: K) -> None:
+        """Have the key worked on as soon as there is a place."""
+        if self._closed:
+            return
+        if key in self._woken:
+            self._woken[key].set()
+            return
+        self._woken[key] = asyncio.Event()
+        self._woken[key].set()
+        task = asyncio.get_running_loop().create_task(self._run(key), name=f"reconcile {key}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Take nothing new, and let each task finish the write at hand."""
+        self._closed = True
+        for woken in self._woken.values():
+            woken.set()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5.0)
+        for task in self._tasks:
+            task.cancel()
+
+    async def _run(self, key: K) -> None:
+        failures, woken = 0, self._woken[key]
+        while not self._closed:
+            woken.clear()
+            again, failed = await self._attempt(key, failures)
+            failures = failures + 1 if failed else 0
+            # No await between this check and the removal: a wake in between would be lost.
+            if again is None and not woken.is_set():
+                break
+            if failed:
+                # Not cut short by events: an API server in trouble must not be asked more for it.
+                await asyncio.sleep(again or 0)
+            elif again is not None:
+                await sleep_until_set(woken, again)
+        del self._woken[key]
+
+    async def _attempt(self, key: K, failures: int) -> tuple[float | None, bool]:
+        backoff = min(_FIRST_BACKOFF_SECONDS * 2**failures, MAX_BACKOFF_SECONDS)
+        try:
+            async with self._slots:
+                return await self._work(key), False
+        except errors.ConflictError:
+            # Somebody else wrote: read again at once the first time, then with patience.
+            return (0.05 if failures == 0 else backoff), True
+        except errors.ApiError as error:
+            _log.warning("%s: %s; again in %.1f s", key, error, error.retry_after_seconds or backoff)
+            return error.retry_after_seconds or backoff, True
+        except Exception:  # noqa: BLE001 - the task's edge: one object's fault must not end the others' work
+            _log.exception("%s: unexpected; again in %.1f s", key, backoff)
+            return backoff, True

@@ -1,0 +1,83 @@
+"""Which rights the operator has, asked at start. Called by `handlers`.
+
+Without this a missing rule shows as a watch that waits for ever.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from modelweights_operator import errors
+from modelweights_operator.api.v1alpha1 import GROUP, PLURAL
+from modelweights_operator.kube import paths
+from modelweights_operator.kube.client import Api
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One right: a verb on a resource of an API group."""
+
+    group: str
+    resource: str
+    verb: str
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        """As it would stand in a ClusterRole."""
+        resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        return f'apiGroups: ["{self.group}"], resources: ["{resource}"], verbs: ["{self.verb}"]'
+
+
+def _rules(group: str, resource: str, *verbs: str, subresource: str = "") -> tuple[Rule, ...]:
+    return tuple(Rule(group, resource, verb, subresource) for verb in verbs)
+
+
+REQUIRED: Final = (
+    *_rules(GROUP, PLURAL, "get", "list", "watch"),
+    *_rules(GROUP, PLURAL, "patch", subresource="status"),
+    *_rules("batch", "jobs", "list", "watch", "create", "patch", "delete"),
+    *_rules("", "pods", "list", "watch"),
+    *_rules("", "nodes", "list", "watch"),
+    *_rules("", "configmaps", "get", "create", "patch"),
+    *_rules("", "events", "get", "list", "create", "patch"),
+)
+LIFT_PODS: Final = Rule("", "pods", "patch")
+LABEL_NODES: Final = Rule("", "nodes", "patch")
+
+
+async def check(api: Api) -> tuple[bool, bool]:
+    """Check the rights.
+
+    Returns:
+        Whether gates may be lifted, and whether nodes may be labelled.
+
+    Raises:
+        errors.MissingRightsError: A right without which nothing works is missing, or the CRD is.
+    """
+    answers = await asyncio.gather(*(_allowed(api, rule) for rule in (*REQUIRED, LIFT_PODS, LABEL_NODES)))
+    missing = [str(rule) for rule, allowed in zip(REQUIRED, answers, strict=False) if not allowed]
+    if missing:
+        raise errors.MissingRightsError("the service account lacks these rules of a ClusterRole: " + "; ".join(missing))
+    try:
+        await api.get(paths.ALL_MODELWEIGHTS, limit="1")
+    except errors.NotFoundError as error:
+        raise errors.MissingRightsError(
+            f"the CustomResourceDefinition {PLURAL}.{GROUP} isn't installed: install the chart with crds.enabled=true",
+        ) from error
+    return answers[-2], answers[-1]
+
+
+async def _allowed(api: Api, rule: Rule) -> bool:
+    attributes = {
+        "group": rule.group,
+        "resource": rule.resource,
+        "subresource": rule.subresource,
+        "verb": rule.verb,
+    }
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = await api.create(paths.ACCESS_REVIEWS, body)
+    return bool(answer["status"].get("allowed"))

@@ -1,0 +1,342 @@
+"""The running operator: informers and queues around gather, plan and apply. Made and fed by `handlers`.
+
+ModelWeights, nodes (kopf) ---+
+Jobs, staging pods (informers) +--> models queue: gather -> make_plan -> apply --wakes--> gated pods
+gated pods (informer) ------------> gates queue:  read models -> decide -> lift
+every RESYNC_SECONDS: all models, labels that belong to no model, and whether kopf's watches still live
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from modelweights_operator import errors
+from modelweights_operator.api.v1alpha1 import AVAILABLE
+from modelweights_operator.domain import gate, names
+from modelweights_operator.domain.plan import Event, make_plan
+from modelweights_operator.domain.snapshot import Node, Owner, Policy, StagingJob, StagingPod
+from modelweights_operator.kube import apply, convert, gather, paths
+from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
+from modelweights_operator.kube.informer import Informer, Item
+from modelweights_operator.kube.queue import WorkQueue
+from modelweights_operator.settings import Settings
+
+Key = tuple[str, str]
+
+RESYNC_SECONDS: Final = 60.0
+_OURS: Final = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
+
+_log = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """Holds what the operator knows and works on what changed.
+
+    Args:
+        api: The connection.
+        settings: Settings of the operator.
+        lift_pods: Whether the right to patch pods is there; without it gates stay shut.
+        label_nodes: Whether the right to patch nodes is there; without it lifts name nodes.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        settings: Settings,
+        *,
+        lift_pods: bool,
+        label_nodes: bool,
+    ) -> None:
+        self._api, self._lift_pods = api, lift_pods
+        self._quiet_seconds = settings.quiet_seconds
+        self._policy = Policy(
+            loader_image=settings.loader_image,
+            image_pull_policy=settings.image_pull_policy,
+            host_path_roots=settings.host_path_roots,
+            label_nodes=label_nodes,
+        )
+        self._models: WorkQueue[Key] = WorkQueue(self._reconcile_model)
+        self._gates: WorkQueue[Key] = WorkQueue(self._reconcile_gate)
+        self._keys: dict[str, Key] = {}
+        self._nodes: dict[str, Node] = {}
+        self._nodes_complete = asyncio.Event()
+        self._told: dict[str, str] = {}
+        self._watchdog = Watchdog(settings.quiet_seconds)
+        self._jobs = Informer(api, paths.JOBS, {"labelSelector": _OURS}, _job_item, self._wake_owner)
+        self._pods = Informer(api, paths.PODS, {"labelSelector": _OURS}, _pod_item, self._wake_pods_owner)
+        self._gated = Informer(
+            api,
+            paths.PODS,
+            {"fieldSelector": "spec.nodeName=,status.phase=Pending"},
+            _gated_item,
+            lambda item: self._gates.wake((item.value.namespace, item.value.name)),
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the informers and the resync."""
+        runs = {
+            "jobs": self._jobs.run(),
+            "staging pods": self._pods.run(),
+            "gated pods": self._gated.run(),
+            "resync": self._resync_forever(),
+        }
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(run, name=name) for name, run in runs.items()]
+
+    async def close(self) -> None:
+        """Finish the writes at hand and stop."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._models.close()
+        await self._gates.close()
+
+    def is_ready(self) -> bool:
+        """Whether every informer has its first list."""
+        return all(informer.synced.is_set() for informer in (self._jobs, self._pods, self._gated))
+
+    def is_alive(self) -> str:
+        """Why the operator is to be restarted; "" when it isn't."""
+        for name, informer in (("jobs", self._jobs), ("staging pods", self._pods), ("gated pods", self._gated)):
+            if informer.quiet_seconds > self._quiet_seconds:
+                return f"nothing heard of {name} for {informer.quiet_seconds:.0f} s"
+        for task in self._tasks:
+            if task.done():
+                return f"task {task.get_name()} ended"
+        return self._watchdog.verdict()
+
+    # --- what handlers tell ---------------------------------------------------------------------------------------
+
+    def model_seen(self, body: Json, *, gone: bool) -> None:
+        """A ModelWeights came, changed or went."""
+        metadata = body["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        self._watchdog.seen(key, "" if gone else metadata["resourceVersion"])
+        self._keys[metadata["uid"]] = key
+        if gone:
+            del self._keys[metadata["uid"]]
+        self._models.wake(key)
+        self._wake_gates(key)
+
+    def node_seen(self, node: Node) -> None:
+        """A node came or changed. What staging doesn't care for, as heartbeats, wakes nobody."""
+        if self._nodes.get(node.name) != node:
+            self._nodes[node.name] = node
+            self._wake_all()
+
+    def node_gone(self, name: str) -> None:
+        """A node was deleted."""
+        if self._nodes.pop(name, None) is not None:
+            self._wake_all()
+
+    def nodes_complete(self) -> None:
+        """Every node that there is was told of. Before that nothing is planned: a missing node would be cleaned up."""
+        self._nodes_complete.set()
+
+    def _wake_all(self) -> None:
+        for key in self._keys.values():
+            self._models.wake(key)
+
+    # --- wake-ups -------------------------------------------------------------------------------------------------
+
+    def _wake_owner(self, item: Item[StagingJob]) -> None:
+        key = self._keys.get(item.group)
+        if key is not None:
+            self._models.wake(key)
+
+    def _wake_pods_owner(self, item: Item[StagingPod]) -> None:
+        namespace, _, job_name = item.group.partition("/")
+        for uid, key in self._keys.items():
+            if key[0] == namespace and any(job.name == job_name for job in self._jobs.group(uid)):
+                self._models.wake(key)
+
+    def _wake_gates(self, key: Key) -> None:
+        for pod in self._gated.values():
+            with contextlib.suppress(gate.RequireError):
+                if gate.Requirement(*key) in gate.parse_require(pod):
+                    self._gates.wake((pod.namespace, pod.name))
+
+    # --- one model ------------------------------------------------------------------------------------------------
+
+    async def _reconcile_model(self, key: Key) -> float | None:
+        for known in (self._nodes_complete, self._jobs.synced, self._pods.synced):
+            await known.wait()
+        now = datetime.now(UTC)
+        snapshot = await gather.gather(
+            self._api, key, nodes=self._nodes.values(), jobs=self._jobs, pods=self._pods, policy=self._policy, now=now
+        )
+        if snapshot is None:
+            await self._sweep_labels()
+            return None
+        plan = make_plan(snapshot, now)
+        await apply.apply(self._api, snapshot, plan, now)
+        self._wake_gates(key)
+        return plan.again_after_seconds
+
+    async def _sweep_labels(self) -> None:
+        """Take labels off nodes that no living ModelWeights stands behind.
+
+        Nodes have no owner references, and a finalizer only for this would make deletion wait for the operator. What
+        lives is asked of the API server and not of a cache: a label is never taken on a guess.
+        """
+        await self._nodes_complete.wait()
+        labelled = [(node, label) for node in self._nodes.values() for label in names.staged_labels(node.labels)]
+        if not labelled or not self._policy.label_nodes:
+            return
+        listed = await self._api.get(paths.ALL_MODELWEIGHTS, accept=METADATA_ONLY)
+        living = {names.node_label(item["metadata"]["uid"]) for item in listed["items"]}
+        for node, label in labelled:
+            if label not in living:
+                await apply.label_node(self._api, node.name, {label: None})
+
+    # --- one gated pod --------------------------------------------------------------------------------------------
+
+    async def _reconcile_gate(self, key: Key) -> float | None:
+        pod = self._gated.get(key)
+        if pod is None or not self._lift_pods:
+            return None
+        try:
+            required = gate.parse_require(pod)
+        except gate.RequireError:
+            required = ()
+        models = {item: await self._staged_model(item) for item in required if item.namespace == pod.namespace}
+        decision = gate.decide(pod, models, label_nodes=self._policy.label_nodes)
+        if isinstance(decision, gate.Lift):
+            await self._lift(pod, decision)
+        elif decision.reason:
+            await self._tell(pod, Event("Warning", decision.reason, decision.message))
+        return None
+
+    async def _lift(self, pod: gate.GatedPod, decision: gate.Lift) -> None:
+        try:
+            await apply.lift(self._api, pod.namespace, pod.name, decision.patch)
+        except errors.NotFoundError:
+            return
+        except (errors.InvalidError, errors.ForbiddenError) as error:
+            await self._tell(pod, Event("Warning", "LiftRefused", str(error)))
+            raise
+        _log.info("%s/%s: gate lifted", pod.namespace, pod.name)
+        await self._tell(pod, Event("Normal", "Staged", "the weights are staged: the pod may be scheduled"))
+
+    async def _tell(self, pod: gate.GatedPod, event: Event) -> None:
+        """Post an event on the pod, once for each message."""
+        if self._told.get(pod.uid) == event.message:
+            return
+        living = {gated.uid for gated in self._gated.values()}
+        self._told = {uid: message for uid, message in self._told.items() if uid in living}
+        self._told[pod.uid] = event.message
+        involved = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        }
+        await apply.post_event(self._api, involved, event, datetime.now(UTC))
+
+    async def _staged_model(self, requirement: gate.Requirement) -> gate.StagedModel | None:
+        try:
+            body = await self._api.get(paths.modelweights(requirement.namespace, requirement.name))
+        except errors.NotFoundError:
+            return None
+        owner = convert.owner(body)
+        return gate.StagedModel(
+            uid=owner.uid,
+            available=any(item.type == AVAILABLE and item.status == "True" for item in owner.status.conditions),
+            digest=owner.status.published.manifest_digest if owner.status.published else "",
+            holders=self._holders(owner),
+        )
+
+    def _holders(self, owner: Owner) -> Mapping[str, str]:
+        """The nodes that hold the published checkpoint: by their label where we label, else by the status."""
+        if owner.status.published is None:
+            return {}
+        digest = owner.status.published.manifest_digest
+        key = names.node_label(owner.uid)
+        holders = {}
+        for node in self._nodes.values():
+            entry = owner.status.nodes.get(node.name)
+            by_status = entry is not None and entry.manifest_digest == digest and entry.boot_id == node.boot_id
+            by_label = node.labels.get(key) == names.label_digest(digest)
+            if by_label if self._policy.label_nodes else by_status:
+                holders[node.name] = node.labels.get(gate.HOSTNAME_LABEL, "")
+        return holders
+
+    # --- resync ---------------------------------------------------------------------------------------------------
+
+    async def _resync_forever(self) -> None:
+        while True:
+            try:
+                await self._resync()
+            except errors.ApiError as error:
+                _log.warning("resync: %s", error)
+            await asyncio.sleep(RESYNC_SECONDS)
+
+    async def _resync(self) -> None:
+        """Look at everything once more, so that an event that got lost costs a minute and not for ever."""
+        listed = await self._api.get(paths.ALL_MODELWEIGHTS, accept=METADATA_ONLY)
+        metadata = [item["metadata"] for item in listed["items"]]
+        self._watchdog.listed({(item["namespace"], item["name"]): item["resourceVersion"] for item in metadata})
+        for item in metadata:
+            self._models.wake((item["namespace"], item["name"]))
+        for pod in self._gated.values():
+            self._gates.wake((pod.namespace, pod.name))
+        await self._sweep_labels()
+
+
+class Watchdog:
+    """Tells when kopf's watch of ModelWeights has died silently: a list shows what it never delivered.
+
+    Args:
+        quiet_seconds: For how long an object may differ before that is the verdict.
+    """
+
+    def __init__(self, quiet_seconds: float) -> None:
+        self._quiet_seconds = quiet_seconds
+        self._versions: dict[Key, str] = {}
+        self._missed_since: dict[Key, float] = {}
+
+    def seen(self, key: Key, version: str) -> None:
+        """The watch delivered an object; "" when it is gone."""
+        self._missed_since.pop(key, None)
+        if version:
+            self._versions[key] = version
+        else:
+            self._versions.pop(key, None)
+
+    def listed(self, versions: Mapping[Key, str]) -> None:
+        """A list showed these objects."""
+        now = time.monotonic()
+        missed = {key for key, version in versions.items() if self._versions.get(key) != version}
+        missed |= self._versions.keys() - versions.keys()
+        self._missed_since = {key: self._missed_since.get(key, now) for key in missed}
+
+    def verdict(self) -> str:
+        """Why the watch counts as dead; "" when it doesn't."""
+        now = time.monotonic()
+        for key, since in self._missed_since.items():
+            if now - since > self._quiet_seconds:
+                return f"the watch of ModelWeights missed {key[0]}/{key[1]} for {now - since:.0f} s"
+        return ""
+
+
+def _job_item(body: Json) -> Item[StagingJob] | None:
+    uid = (body["metadata"].get("labels") or {}).get(names.OWNER_LABEL)
+    return Item(uid, convert.job(body)) if uid else None
+
+
+def _pod_item(body: Json) -> Item[StagingPod] | None:
+    job_name = (body["metadata"].get("labels") or {}).get(convert.JOB_NAME_LABEL)
+    return Item(f"{body['metadata']['namespace']}/{job_name}", convert.staging_pod(body)) if job_name else None
+
+
+def _gated_item(body: Json) -> Item[gate.GatedPod] | None:
+    pod = convert.gated_pod(body)
+    return Item("", pod) if pod else None

@@ -1,0 +1,59 @@
+"""Settings of the operator, from environment variables that the chart sets. Read once at start by `handlers`."""
+
+import os
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from modelweights_operator.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the chart decides.
+
+    Attributes:
+        loader_image: Image of the staging pods.
+        image_pull_policy: Its pull policy.
+        host_path_roots: Folders on the nodes below which hostPath sources may lie.
+        health_port: Port of `/healthz` and `/readyz`.
+        quiet_seconds: After this long without a sign of life from a watch, `/healthz` fails.
+    """
+
+    loader_image: str
+    image_pull_policy: str = "IfNotPresent"
+    host_path_roots: tuple[str, ...] = ()
+    health_port: int = 8080
+    quiet_seconds: float = 180.0
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read the settings.
+
+    Raises:
+        SettingsError: One is missing or wrong; the message names it.
+    """
+    image = environment.get("MODELWEIGHTS_LOADER_IMAGE", "")
+    if not image:
+        raise SettingsError("MODELWEIGHTS_LOADER_IMAGE is not set: name the loader's image")
+    roots = tuple(root for root in environment.get("MODELWEIGHTS_HOST_PATH_ROOTS", "").split(":") if root)
+    for root in roots:
+        if not root.startswith("/") or posixpath.normpath(root) != root or root == "/":
+            raise SettingsError(f"MODELWEIGHTS_HOST_PATH_ROOTS holds {root!r}: absolute, written out, and not / itself")
+    policy = environment.get("MODELWEIGHTS_IMAGE_PULL_POLICY", "IfNotPresent")
+    if policy not in ("Always", "IfNotPresent", "Never"):
+        raise SettingsError(f"MODELWEIGHTS_IMAGE_PULL_POLICY is {policy!r}: Always, IfNotPresent or Never")
+    return Settings(
+        loader_image=image,
+        image_pull_policy=policy,
+        host_path_roots=roots,
+        health_port=_number(environment, "MODELWEIGHTS_HEALTH_PORT", 8080),
+        quiet_seconds=float(_number(environment, "MODELWEIGHTS_QUIET_SECONDS", 180)),
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, str(default))
+    if not text.isdigit() or not int(text):
+        raise SettingsError(f"{name} is {text!r}: a whole number above 0")
+    return int(text)
