@@ -1,0 +1,30 @@
+{{- define "modelweights.fullname" -}}
+{{- .Values.fullnameOverride | default .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "modelweights.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (include "modelweights.fullname" .) -}}
+{{- end -}}
+
+{{- define "modelweights.selector" -}}
+app.kubernetes.io/name: modelweights-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "modelweights.labels" -}}
+{{ include "modelweights.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{/* An image by its digest where there is one. Takes a list: the image's values, the root context. */}}
+{{- define "modelweights.image" -}}
+{{- $image := index . 0 -}}
+{{- $root := index . 1 -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
