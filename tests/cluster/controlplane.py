@@ -90,8 +90,12 @@ class ControlPlane:
         }
         return self._service("etcd", flags)
 
-    def api_server(self) -> Service:
-        """Return the API server with RBAC, node authorization and Pod Security admission."""
+    def api_server(self, without_admission: Sequence[str] = ()) -> Service:
+        """Return the API server with RBAC, node authorization and Pod Security admission.
+
+        Args:
+            without_admission: admission plugins to leave out.
+        """
         pki = self._pki
         flags = {
             "etcd-servers": f"http://127.0.0.1:{self.etcd_port}",
@@ -126,6 +130,8 @@ class ControlPlane:
             "feature-gates": "ImageVolume=true",
             "profiling": "false",
         }
+        if without_admission:
+            flags["disable-admission-plugins"] = ",".join(without_admission)
         return self._service("kube-apiserver", flags, [f"tcp:127.0.0.1:{self.etcd_port}"])
 
     def controller_manager(self, controllers: Sequence[str] = (), port: int = 10257) -> Service:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from tests.cluster.build import ensure_programs
 from tests.cluster.controlplane import IDENTITIES, ControlPlane
+from tests.cluster.images import write_image_archive
 from tests.cluster.kubeconfig import write_kubeconfig
 from tests.cluster.nodes import SCRIPTS, NodeFiles
 from tests.cluster.paths import InstancePaths, registry_storage
-from tests.cluster.pause import write_pause_archive
 from tests.cluster.pki import Authority
 from tests.cluster.plan import Forward, Plan, Service
 from tests.cluster.topology import API_PORT, CONTROL_PLANE_ADDRESS, NODES, PAUSE_IMAGE, REGISTRY_PORT
@@ -90,7 +90,8 @@ def write_instance(instance: InstancePaths, api: socket.socket, registry: socket
     outside = f"https://127.0.0.1:{api.getsockname()[1]}"
     write_kubeconfig(instance.kubeconfig, outside, plane.authority.certificate, admin)
     services = [plane.etcd(), plane.api_server(), plane.controller_manager(), plane.scheduler(), _registry(instance)]
-    pause = write_pause_archive(programs / "pause", PAUSE_IMAGE, instance.root / "pause.tar")
+    pause_files = {"pause": ((programs / "pause").read_bytes(), 0o755)}
+    pause = write_image_archive(pause_files, PAUSE_IMAGE, instance.root / "pause.tar", ["/pause"])
     for node in NODES:
         files = NodeFiles(instance, node)
         service = files.write(plane)

@@ -36,6 +36,7 @@ TOOLS = (
     Tool("conntrack", "conntrack"),
     Tool("/usr/lib/cni/bridge", "containernetworking-plugins"),
     Tool("buildah", "buildah"),
+    Tool("/usr/bin/busybox", "busybox-static"),
 )
 
 
