@@ -32,11 +32,12 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     memo.api = await Api.connect()
     try:
         memo.reconciler = await _make_reconciler(memo)
-    except errors.OperatorError as error:
+        memo.health = await health.serve(memo.reconciler, memo.settings.health_port)
+    except (errors.OperatorError, OSError) as error:
+        # Permanent for kopf, so that the process ends and the kubelet restarts it, with the cause as its last line.
         await memo.api.close()
         raise kopf.PermanentError(str(error)) from error
     memo.reconciler.start()
-    memo.health = await health.serve(memo.reconciler, memo.settings.health_port)
 
 
 async def _make_reconciler(memo: kopf.Memo) -> Reconciler:

@@ -89,6 +89,8 @@ class Reconciler:
         }
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(run, name=name) for name, run in runs.items()]
+        for task in self._tasks:
+            task.add_done_callback(_log_end)
 
     async def close(self) -> None:
         """Finish the writes at hand and stop."""
@@ -191,7 +193,7 @@ class Reconciler:
         if not labelled or not self._policy.label_nodes:
             return
         listed = await self._api.get(paths.ALL_MODELWEIGHTS, accept=METADATA_ONLY)
-        living = {names.node_label(item["metadata"]["uid"]) for item in listed["items"]}
+        living = {names.node_label(item["metadata"]["uid"]) for item in listed.get("items") or []}
         for node, label in labelled:
             if label not in living:
                 await apply.label_node(self._api, node.name, {label: None})
@@ -282,7 +284,7 @@ class Reconciler:
     async def _resync(self) -> None:
         """Look at everything once more, so that an event that got lost costs a minute and not for ever."""
         listed = await self._api.get(paths.ALL_MODELWEIGHTS, accept=METADATA_ONLY)
-        metadata = [item["metadata"] for item in listed["items"]]
+        metadata = [item["metadata"] for item in listed.get("items") or []]
         self._watchdog.listed({(item["namespace"], item["name"]): item["resourceVersion"] for item in metadata})
         for item in metadata:
             self._models.wake((item["namespace"], item["name"]))
@@ -340,3 +342,9 @@ def _pod_item(body: Json) -> Item[StagingPod] | None:
 def _gated_item(body: Json) -> Item[gate.GatedPod] | None:
     pod = convert.gated_pod(body)
     return Item("", pod) if pod else None
+
+
+def _log_end(task: asyncio.Task[None]) -> None:
+    """These tasks end by being cancelled only; anything else fails the liveness probe and is told here."""
+    if not task.cancelled():
+        _log.error("task %s ended: %r", task.get_name(), task.exception(), exc_info=task.exception())

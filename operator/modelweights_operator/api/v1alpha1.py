@@ -30,6 +30,9 @@ MAX_READ_BYTES_IN_FLIGHT: Final = 4 * 1024**3
 MAX_NODES: Final = 2000
 """More nodes than this would take the object past what etcd and watchers bear: it stalls with the advice to split."""
 
+_BYTES: Final = "(type(self) == int ? self : quantity(self).asInteger())"
+"""CEL for the bytes of a field that is an integer or a quantity."""
+
 GPU_NODE_LABEL: Final = "nvidia.com/gpu.present"
 
 
@@ -221,21 +224,9 @@ class Prefetch(_Model):
     model_config = ConfigDict(
         json_schema_extra=rules(
             (
-                "(type(self.blockSize) == int ? self.blockSize : quantity(self.blockSize).asInteger()) >= 4096",
-                "blockSize must be at least 4Ki",
-            ),
-            (
-                "(type(self.blockSize) == int ? self.blockSize : quantity(self.blockSize).asInteger()) <= 1073741824",
-                "blockSize must be at most 1Gi",
-            ),
-            (
-                "(type(self.blockSize) == int ? self.blockSize : quantity(self.blockSize).asInteger()) % 4096 == 0",
-                "blockSize must be a multiple of 4Ki, the size of a page (16M is not, 16Mi is)",
-            ),
-            (
                 (
-                    "self.numThreads * (type(self.blockSize) == int ? self.blockSize : "
-                    "quantity(self.blockSize).asInteger()) <= 4294967296"
+                    "!has(self.numThreads) || !has(self.blockSize) || self.numThreads * (type(self.blockSize) == int ? "
+                    f"self.blockSize : quantity(self.blockSize).asInteger()) <= {MAX_READ_BYTES_IN_FLIGHT}"
                 ),
                 "numThreads times blockSize must be at most 4Gi",
             ),
@@ -250,7 +241,11 @@ class Prefetch(_Model):
     block_size: int | Annotated[str, Field(max_length=18, pattern=r"^[0-9]{1,15}(Ki|Mi|Gi|k|M|G)?$")] = Field(
         default="16Mi",
         description="Bytes that a thread reads at a time: a quantity such as 16Mi, or an integer. From 4Ki to 1Gi.",
-        json_schema_extra={"x-kubernetes-int-or-string": True},
+        json_schema_extra=rules(
+            (f"{_BYTES} >= {MIN_BLOCK_BYTES}", "must be at least 4Ki"),
+            (f"{_BYTES} <= {MAX_BLOCK_BYTES}", "must be at most 1Gi"),
+            (f"{_BYTES} % {MIN_BLOCK_BYTES} == 0", "must be a multiple of 4Ki, a page (16Mi is one, 15M is not)"),
+        ),
     )
     policy: Literal["BestEffort", "Required"] = Field(
         default="BestEffort",
@@ -443,6 +438,9 @@ class Summary(_Model):
 
 class NodeStatus(_Model):
     """What is known of one node."""
+
+    # Written as a whole: managed fields then track the entry and not each of its fields.
+    model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
 
     state: Literal["Waiting", "Staging", "Ready", "Failed"] = Field(description="Where the node stands.")
     reason: str = Field(default="", max_length=128, description="Why, in one word.")

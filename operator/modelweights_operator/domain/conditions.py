@@ -36,10 +36,6 @@ class Trouble:
     reason: str
     message: str
 
-    def __str__(self) -> str:
-        """One clause for a condition's message."""
-        return f"{self.node}: {self.reason}" + (f": {self.message}" if self.message else "")
-
 
 @dataclass(frozen=True)
 class Assessment:
@@ -141,9 +137,20 @@ def _progress(
 
 
 def _named(troubles: tuple[Trouble, ...]) -> str:
-    text = "; ".join(str(trouble) for trouble in troubles[:_NAMED_NODES])
-    more = len(troubles) - _NAMED_NODES
-    return text + (f"; and {more} more" if more > 0 else "")
+    """Nodes with the same trouble are named together, so that a fault of the checkpoint is told once."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for trouble in troubles:
+        alike.setdefault((trouble.reason, trouble.message), []).append(trouble.node)
+    clauses = [
+        f"{_list_nodes(nodes)}: {reason}" + (f": {message}" if message else "")
+        for (reason, message), nodes in list(alike.items())[:_NAMED_NODES]
+    ]
+    return "; ".join(clauses) + ("; and more" if len(alike) > _NAMED_NODES else "")
+
+
+def _list_nodes(nodes: list[str]) -> str:
+    more = len(nodes) - _NAMED_NODES
+    return ", ".join(nodes[:_NAMED_NODES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _condition(
