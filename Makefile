@@ -1,0 +1,66 @@
+# What people and CI call. Each target sets up what it needs; `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest
+CLUSTER := $(PYTHON) -m tests.cluster
+# Which cluster: auto (kind where a Docker engine runs, embedded otherwise), embedded, kind or kubeconfig.
+PROVIDER ?= auto
+export MODELWEIGHTS_CLUSTER_PROVIDER := $(PROVIDER)
+
+.PHONY: help demo test lint unit integration e2e bench generate image cluster-up cluster-down clean setup
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+setup: .venv/.stamp
+
+.venv/.stamp: requirements/dev.txt pyproject.toml tests/setup.sh
+	@tests/setup.sh
+
+demo: setup ## a real cluster, the operator, a real checkpoint to Ready, and a pod that starts after
+	@$(PYTHON) -m tests.demo up
+
+test: lint unit integration e2e ## everything: lint, types, unit, integration, end to end
+
+lint: setup ## style, types, borders between packages, generated files, scripts, Dockerfile, chart
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/mypy --python-version 3.10 -p modelweights_loader
+	.venv/bin/lint-imports --no-logo
+	$(PYTHON) -m modelweights_operator.crdgen --check
+	.venv/bin/shellcheck tests/setup.sh .ci/run $(wildcard tests/cluster/scripts/*.sh)
+	.venv/bin/hadolint Dockerfile
+	$(CLUSTER) build helm
+	$(CLUSTER) helm lint --strict --quiet charts/modelweights-operator
+
+unit: setup ## tests without a cluster
+	$(PYTEST) tests/unit
+
+integration: setup ## tests against a real API server (etcd and kube-apiserver on loopback; no root)
+	$(PYTEST) tests/integration
+
+e2e: setup ## tests on real kubelets: the operator from its image, installed by helm
+	$(PYTEST) tests/e2e
+
+bench: setup ## measurements, each beside what it is compared with
+	$(PYTHON) -m tests.bench
+
+generate: setup ## write the CRD from the API models, and the pinned requirements
+	$(PYTHON) -m modelweights_operator.crdgen
+
+image: setup ## build the images of operator and loader (docker where an engine runs, buildah otherwise)
+	$(PYTHON) -m tests.images build
+
+cluster-up: setup ## a cluster to play with (INSTANCE=dev)
+	$(CLUSTER) up --instance $(or $(INSTANCE),dev) --provider $(PROVIDER)
+
+cluster-down: setup ## take down every cluster that this project started
+	@for instance in $(or $(INSTANCE),demo dev e2e); do $(CLUSTER) down --instance $$instance; done
+
+clean: ## remove what was made in the clone; the cache outside of it stays
+	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
