@@ -49,8 +49,11 @@ e2e: setup ## tests on real kubelets: the operator from its image, installed by 
 bench: setup ## measurements, each beside what it is compared with
 	$(PYTHON) -m tests.bench
 
-generate: setup ## write the CRD from the API models, and the pinned requirements
+generate: setup ## write the CRD from the API models
 	$(PYTHON) -m modelweights_operator.crdgen
+
+lock: setup ## pin the newest versions that pyproject.toml allows, into requirements/
+	$(PYTHON) -m tests.images lock
 
 image: setup ## build the images of operator and loader (docker where an engine runs, buildah otherwise)
 	$(PYTHON) -m tests.images build

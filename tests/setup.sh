@@ -27,14 +27,17 @@ if [ ! -x "$uv_home/bin/uv" ]; then
     trap 'rm -rf "$staging"' EXIT
     "$python" -m venv "$staging" >/dev/null 2>&1 || {
         # Debian splits venv off; without root the user has to install it.
-        [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
+        if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
             fail "$python has no venv: install it (Debian: apt-get install python3-venv)"
+        fi
         apt-get -qq update && apt-get -qq install --yes --no-install-recommends python3-venv >/dev/null
         "$python" -m venv --clear "$staging"
     }
     "$staging/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION" ||
         fail "uv $UV_VERSION can't be had from the package index"
-    mv -T "$staging" "$uv_home" 2>/dev/null || [ -x "$uv_home/bin/uv" ] || fail "$uv_home can't be made"
+    # Two set-ups at once: whoever is second finds the first one's.
+    mv -T "$staging" "$uv_home" 2>/dev/null || rm -rf "$staging"
+    [ -x "$uv_home/bin/uv" ] || fail "$uv_home can't be made"
     trap - EXIT
 fi
 # A venv's scripts name the folder in which it was made; uv is a program of its own and doesn't care.
