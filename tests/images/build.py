@@ -1,0 +1,132 @@
+"""Builds the images, once for each content: `build_images`, which the end-to-end tests call, and its result."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.images.base import REPOSITORY_NAME as BASE_NAME
+from tests.images.base import ensure_base
+from tests.images.engine import Buildah, Engine, ImageError, choose_engine, run
+from tests.images.inputs import TARGETS, Recipe, Target, Torch, cache_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+# Each image's newest builds that stay: the one in use, and the one before (another checkout, a test that still runs).
+_KEPT_BUILDS = 2
+STORE_LIMIT_BYTES = 3 * 10**9
+
+
+@dataclass(frozen=True)
+class ImageRef:
+    """An image in the local store.
+
+    Args:
+        target: the Dockerfile's final stage.
+        name: the local name with the tag.
+        tag: a hash of all that the image is made of.
+        engine: the program that holds it.
+        recipe: what it was built from.
+    """
+
+    target: Target
+    name: str
+    tag: str
+    engine: Engine
+    recipe: Recipe
+
+    def push(self, registry: str, *, tls_verify: bool = False) -> str:
+        """Push to a registry, which gets the layers that it lacks only, and return the name to put into a pod.
+
+        Args:
+            registry: host and port.
+            tls_verify: whether the registry must prove who it is; one on loopback has no certificate.
+
+        Raises:
+            ImageError: the registry refused, or nothing answers there.
+        """
+        destination = f"{registry}/modelweights-{self.target}:{self.tag}"
+        self.engine.push(self.name, destination, tls_verify=tls_verify)
+        return destination
+
+    def layers(self) -> list[str]:
+        """Return the digests of the unpacked layers (diff IDs), the base first."""
+        return list(self.engine.describe(self.name)["rootfs"]["diff_ids"])
+
+
+def build_images(
+    targets: Iterable[Target] = TARGETS, *, engine: str = "auto", torch: Torch = "debian"
+) -> dict[Target, ImageRef]:
+    """Build what isn't built yet, one process at a time; blocks for minutes on a new machine, for nothing otherwise.
+
+    Args:
+        targets: operator, loader or both.
+        engine: auto, docker or buildah.
+        torch: where the loader's torch comes from.
+
+    Returns:
+        The image of each target, tagged by its content.
+
+    Raises:
+        ImageError: no engine, or a step failed; the message has its last lines.
+    """
+    chosen = choose_engine(engine)
+    with _one_at_a_time():
+        base = ensure_base(chosen) if isinstance(chosen, Buildah) else ""
+        built = {target: _build_one(chosen, Recipe(target, torch, base)) for target in targets}
+        if isinstance(chosen, Buildah):
+            _prune(chosen, keep={image.name for image in built.values()} | {base})
+    return built
+
+
+def disk_usage() -> int:
+    """Return the bytes that our own store takes on disk; 0 with Docker, whose store isn't ours."""
+    folder = cache_folder() / "containers"
+    if not folder.is_dir():
+        return 0
+    # Not `run`: files that a build deletes meanwhile make du complain, and its sum is right all the same. Mounted
+    # containers (-x) are views of the layers that are counted already.
+    counted = subprocess.run(["du", "-sxB1", folder], check=False, text=True, capture_output=True, timeout=300)
+    return int(counted.stdout.split()[0])
+
+
+def _build_one(engine: Engine, recipe: Recipe) -> ImageRef:
+    tag = recipe.content_tag()
+    image = f"localhost/modelweights-{recipe.target}:{tag}"
+    began = time.monotonic()
+    if not engine.has(image):
+        engine.build(image, recipe)
+    print(f"images: {image} ready after {time.monotonic() - began:.1f} s")
+    return ImageRef(recipe.target, image, tag, engine, recipe)
+
+
+def _prune(engine: Buildah, keep: set[str]) -> None:
+    """Take old builds away; where the store is still too large, the layers that no build uses any more too."""
+    for repository in (*(f"localhost/modelweights-{target}" for target in TARGETS), BASE_NAME):
+        names = [name for name in engine.images(repository) if not name.endswith("-slim")]
+        for name in [name for name in names if name not in keep][_KEPT_BUILDS - 1 :]:
+            _remove(engine, name)
+    if disk_usage() > STORE_LIMIT_BYTES:
+        run(engine.command("rmi", "--prune"), seconds=300)
+
+
+def _remove(engine: Engine, name: str) -> None:
+    try:
+        engine.remove(name)
+    except ImageError as error:
+        # A test that still has it open; the next build tries again.
+        print(f"images: {name} stays for now: {error}")
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    folder = cache_folder() / "containers"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
