@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as ended:
         # argparse has printed help (0) or what is wrong (2).
         return int(ended.code or 0)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         signal.signal(signal.SIGTERM, _raise_terminated)
         return _run(arguments)
@@ -51,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output went away, as in `… | head`; nothing is left to say and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    finally:
+        # Callers in the same process, and their children, must not inherit ignored signals.
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -5,7 +5,6 @@ Written by `publish` as the last thing, read by `wait` in other pods. Must not i
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from typing import NamedTuple
@@ -62,6 +61,8 @@ def name_marker(relative_path: str) -> str:
     quoted = quote(relative_path, safe="")
     name = f"{quoted}.json"
     if len(name.encode()) > _MAX_NAME_BYTES:
+        import hashlib  # noqa: PLC0415 - OpenSSL costs 10 ms, and few names are this long
+
         digest = hashlib.sha256(quoted.encode()).hexdigest()[:16]
         return f"{quoted[:_CUT_CHARACTERS]}-{digest}.json"
     return name

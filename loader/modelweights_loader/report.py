@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import time
 from typing import Any
 
 from modelweights_loader.errors import WillNotWorkError, describe_os_error
@@ -132,7 +132,9 @@ def write_atomically(path: str, content: bytes, mode: int = 0o644) -> None:
         OSError: Nothing was changed, and no temporary file stays.
     """
     folder, name = os.path.split(path)
-    descriptor, temporary = tempfile.mkstemp(dir=folder or ".", prefix=f".{name[:40]}-")
+    # O_EXCL and a name of our own: the module tempfile costs 10 ms at every start.
+    temporary = os.path.join(folder or ".", f".{name[:40]}-{os.getpid()}-{time.monotonic_ns()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -13,11 +13,11 @@ from __future__ import annotations
 import errno
 import math
 import os
-import random
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    import ctypes
     from collections.abc import Callable
 
     from modelweights_loader.checkpoint import CheckpointFile
@@ -32,6 +32,10 @@ DEFAULT_SAMPLES = 1000
 _MIN_SAMPLES_PER_FILE = 32
 # The same number on every architecture of Linux but alpha.
 _SYS_CACHESTAT = 451
+# On overlayfs (image volumes!) cachestat asks the overlay's own mapping, which is always empty: measured 0 % on Linux
+# 6.18 with everything resident. mincore follows the mapping to the real file.
+_OVERLAY_MAGIC = 0x794C7630
+_OVERLAY_REFUSAL = "it says 0 % on overlayfs whatever the truth is"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MINCORE_WINDOW_BYTES = 2**30
 # 95 % of a normal distribution lie within this many standard deviations.
@@ -172,6 +176,8 @@ def count_cached_bytes(descriptor: int, offset: int, length: int) -> int:
     span = (ctypes.c_uint64 * 2)(offset, length)
     counts = (ctypes.c_uint64 * 5)()
     libc = ctypes.CDLL(None, use_errno=True)
+    if _read_file_system(libc, descriptor) == _OVERLAY_MAGIC:
+        raise MethodRefusedError(_OVERLAY_REFUSAL)
     # Every argument as long: variadic syscall() reads registers, a 32-bit int would leave its upper half undefined.
     libc.syscall.restype = ctypes.c_long
     result = libc.syscall(
@@ -184,6 +190,15 @@ def count_cached_bytes(descriptor: int, offset: int, length: int) -> int:
     if result != 0:
         raise MethodRefusedError(_words(ctypes.get_errno()))
     return int(counts[0]) * _PAGE_BYTES
+
+
+def _read_file_system(libc: ctypes.CDLL, descriptor: int) -> int:
+    """The magic number of the file's file system (f_type, the first field of struct statfs), 0 if nobody says."""
+    import ctypes  # noqa: PLC0415 - see count_cached_bytes
+
+    # Larger than struct statfs on any architecture.
+    status = (ctypes.c_long * 64)()
+    return int(status[0]) if libc.fstatfs(ctypes.c_int(descriptor), ctypes.byref(status)) == 0 else 0
 
 
 def _mincore(descriptor: int, size_bytes: int) -> int:
@@ -222,6 +237,8 @@ def _sample(descriptor: int, size_bytes: int, samples: int) -> tuple[int, int]:
     One random page per stratum of equal length: never worse than plain sampling, and better for files whose first part
     is resident.
     """
+    import random  # noqa: PLC0415 - 5 ms that the better methods need not pay
+
     nowait = getattr(os, "RWF_NOWAIT", None)
     if nowait is None:
         raise MethodRefusedError(_words(errno.ENOSYS))

@@ -6,6 +6,8 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
+from tests.checkpoints.writer import ITEM_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -55,7 +57,8 @@ def _wrong_dtype(folder: Path) -> None:
     shard = _shards(folder)[0]
     header, data = _read_header(shard)
     entry = header[_tensor_names(header)[0]]
-    entry["dtype"] = "F64" if entry["dtype"] != "F64" else "F32"
+    # Another size of an item, or the header would be as good as before.
+    entry["dtype"] = "F64" if ITEM_BYTES[entry["dtype"]] != ITEM_BYTES["F64"] else "U8"
     _write_header(shard, header, data)
 
 

@@ -1,0 +1,212 @@
+"""The command line in processes of its own: exit codes, reports, one line of error, quick starts, clean ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelweights_loader.cli import main
+from tests.checkpoints.corrupt import make_corrupt
+from tests.checkpoints.synthetic import make_synthetic
+from tests.unit.loader.conftest import LOADER, evict, run_as_staging_user, run_loader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "COMMAND"),
+        (["nothing"], "invalid choice"),
+        (["prefetch"], "PATH"),
+        (["prefetch", "x", "--num-threads", "0"], "1 to 256"),
+        (["prefetch", "x", "--num-threads", "many"], "many"),
+        (["prefetch", "x", "--block-size", "16MB"], "16Mi"),
+        (["prefetch", "x", "--block-size", "16M"], "multiple of 4Ki"),
+        (["prefetch", "x", "--block-size", "2Gi"], "4Ki"),
+        (["prefetch", "x", "--num-threads", "256", "--block-size", "1Gi"], "4Gi"),
+        (["prefetch", "x", "--policy", "required"], "Required"),
+        (["prefetch", "x", "--min-resident-percent", "nan"], "percentage"),
+        (["prefetch", "x", "--min-resident-percent", "101"], "percentage"),
+        (["validate", "x", "--queue-size", "-2"], "queue size"),
+        (["validate", "x", "--device", "tpu"], "cuda"),
+        (["validate", "x", "--time", "1"], "--time"),
+        (["wait", "x", "--digest", "sha256:abc"], "64 hex"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == main(["prefetch", "--help"]) == main(["--version"]) == 0
+    assert "Exit codes" in capsys.readouterr().out
+
+
+def test_the_staging_pod_in_three_steps(disk: Path) -> None:
+    """As the operator runs it: three containers, one results folder, a marker that `wait` then finds."""
+    root = disk / "root"
+    model = make_synthetic(root / "ns" / "m", 2**22, shards=3)
+    (root / ".modelweights").mkdir()
+    evict(model)
+    common = ("--root", root, "--results", disk / "results")
+    prefetch = run_loader("prefetch", model, *common, "--policy", "Required", "--block-size", "1Mi")
+    assert (prefetch.code, prefetch.report["reason"]) == (0, "Prefetched"), prefetch
+    assert tuple(prefetch.report[key] for key in ("files", "numThreads", "blockSize")) == (3, 8, 2**20)
+    validated = run_loader("validate", model, *common)
+    assert (validated.code, validated.report["reason"]) == (0, "Validated"), validated
+    marker = ("--marker-dir", root / ".modelweights", "--marker-root", root, "--node-boot-id", "nb", "--cool")
+    report = run_loader("report", model, *common, "--policy", "Required", *marker)
+    assert (report.code, report.report["reason"], report.report["marker"]) == (0, "Staged", "Written"), report
+    assert report.report["manifestDigest"] == validated.report["manifestDigest"]
+    assert tuple(report.report[key] for key in ("tensorCount", "shardCount", "fileCount", "residentPercent")) == (
+        24,
+        3,
+        5,
+        100.0,
+    )
+    waited = run_loader("wait", model, "--digest", report.report["manifestDigest"], "--timeout-seconds", "5")
+    assert waited.code == 0, waited
+    flags = run_loader("flags", "--results", disk / "results")
+    assert "FASTSAFETENSORS_ODIRECT=0" in flags.stdout
+    assert "--safetensors-prefetch-block-size 1048576" in flags.stdout
+    assert "not proven" not in flags.stdout
+
+
+def test_stage_does_it_all(split: Path) -> None:
+    ran = run_loader("stage", split)
+    assert (ran.code, ran.report["reason"], ran.report["tensorCount"]) == (0, "Staged", 24), ran
+    assert [line.split()[0] for line in ran.stdout.splitlines()] == ["prefetch:", "validate:", "stage:"]
+
+
+@pytest.mark.parametrize("command", ["validate", "stage"])
+def test_a_bad_checkpoint_is_exit_30_in_one_line(split: Path, tmp_path: Path, command: str) -> None:
+    bad = make_corrupt("truncated-shard", split, tmp_path / "bad")
+    started = time.monotonic()
+    ran = run_loader(command, bad)
+    assert time.monotonic() - started < 1
+    assert (ran.code, ran.report["reason"], ran.report["exitCode"]) == (30, "Truncated", 30)
+    assert ran.stderr.count("\n") == 1
+    assert "model-00012-of-00012.safetensors: tensor" in ran.stderr
+
+
+def test_errors_have_their_exit_codes(single: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TERM", raising=False)
+    assert main(["prefetch", str(tmp_path / "gone")]) == 20
+    assert main(["wait", str(single)]) == 20
+    assert main(["report", str(single), "--marker-dir", str(tmp_path)]) == 20
+    assert main(["flags"]) == 2
+    assert main(["validate", str(single), "--mode", "Structure"]) == 0
+    assert main(["validate", str(single), "--mode", "None"]) == 0
+
+
+def test_a_marker_folder_that_takes_no_marker_is_said_and_no_error(single: Path, tmp_path: Path) -> None:
+    results = str(tmp_path / "results")
+    assert main(["validate", str(single), "--mode", "Structure", "--results", results]) == 0
+    arguments = ["report", str(single), "--results", results, "--marker-dir", str(tmp_path / "gone")]
+    assert main([*arguments, "--report", str(tmp_path / "report")]) == 0
+    assert json.loads((tmp_path / "report").read_bytes())["marker"] == "NotWritable"
+
+
+def test_required_residency_that_is_not_there_is_exit_40_with_figures(disk: Path) -> None:
+    model = make_synthetic(disk / "m", 2**22, shards=2)
+    evict(model)
+    ran = run_loader("report", model, "--policy", "Required")
+    assert (ran.code, ran.report["reason"], ran.report["residentBytes"]) == (40, "NotResident", 0)
+
+
+def test_memory_that_does_not_hold_it_all(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_synthetic(disk / "m", 2**22, shards=4)
+    evict(model)
+    from modelweights_loader import memory  # noqa: PLC0415 - replaced for this test alone
+
+    monkeypatch.setattr(memory, "measure_room", lambda *_: memory.MemoryRoom(2**21, "memory.max"))
+    report = disk / "report"
+    assert main(["prefetch", str(model), "--policy", "Required", "--report", str(report)]) == 40
+    assert json.loads(report.read_bytes())["reason"] == "NoMemory"
+    assert main(["prefetch", str(model), "--report", str(report)]) == 0
+    said = json.loads(report.read_bytes())
+    assert (said["reason"], said["readBytes"]) == ("PrefetchedPartly", 2**21)
+    assert "memory.max" in said["message"]
+
+
+def test_the_staging_user_measures_what_others_own(disk: Path) -> None:
+    model = make_synthetic(disk / "m", 2**24, shards=2)
+    evict(model)
+    before = run_as_staging_user("residency", model)
+    prefetched = run_as_staging_user("prefetch", model, "--policy", "Required")
+    for ran, share in ((before, 0), (prefetched, 100)):
+        assert (ran.code, ran.report["residencyMethod"]) == (0, "sample"), ran
+        assert ran.report["residentPercent"] == pytest.approx(share, abs=1)
+    assert "EPERM" in before.stdout
+
+
+def test_a_shard_that_the_staging_user_may_not_read(disk: Path) -> None:
+    model = make_synthetic(disk / "m", 2**22, shards=2)
+    (model / "model-00002-of-00002.safetensors").chmod(0o600)
+    best_effort = run_as_staging_user("prefetch", model)
+    assert (best_effort.code, best_effort.report["reason"]) == (0, "PrefetchedPartly"), best_effort
+    assert "warning: " in best_effort.stderr
+    assert "EACCES" in best_effort.stderr
+    required = run_as_staging_user("prefetch", model, "--policy", "Required")
+    assert (required.code, required.report["reason"]) == (20, "Forbidden")
+    validated = run_as_staging_user("validate", model, "--mode", "Structure")
+    assert (validated.code, validated.report["reason"]) == (20, "Forbidden")
+    assert "uid 65532" in validated.report["message"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "reason"), [(signal.SIGTERM, 143, "Terminated"), (signal.SIGINT, 130, "Interrupted")]
+)
+def test_signals_end_it_in_order(tmp_path: Path, number: signal.Signals, code: int, reason: str) -> None:
+    (tmp_path / ".modelweights").mkdir()
+    command = [sys.executable, "-m", "modelweights_loader", "wait", str(tmp_path), "--report", str(tmp_path / "report")]
+    environment = {**os.environ, "PYTHONPATH": str(LOADER)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        assert "waiting" in process.stderr.readline()
+        started = time.monotonic()
+        process.send_signal(number)
+        said = process.stderr.read()
+        assert process.wait(timeout=5) == code
+        assert time.monotonic() - started < 1
+    assert said.count("\n") == 1
+    assert reason == json.loads((tmp_path / "report").read_bytes())["reason"]
+
+
+@pytest.mark.parametrize("command", ["prefetch", "residency", "validate", "report", "stage", "wait", "flags"])
+def test_no_command_imports_torch_or_the_operators_world_itself(single: Path, command: str) -> None:
+    script = (
+        "import sys; from modelweights_loader.cli import main; "
+        f"main([{command!r}, {str(single)!r}] + {['--mode', 'Structure'] if command in ('validate', 'stage') else []}); "
+        "print(sorted({name.partition('.')[0] for name in sys.modules} "
+        "& {'torch', 'numpy', 'fastsafetensors', 'safetensors', 'kopf', 'kubernetes', 'modelweights_operator'}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(LOADER)}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60, env=environment
+    )
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_commands_without_a_load_start_quickly(single: Path) -> None:
+    fastest = 9.0
+    for _ in range(5):
+        started = time.monotonic()
+        assert run_loader("prefetch", single).code == 0
+        fastest = min(fastest, time.monotonic() - started)
+    # The bound is generous: bytecode is not written here, so that everything is compiled anew.
+    assert fastest < 0.5

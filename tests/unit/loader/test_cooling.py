@@ -1,0 +1,71 @@
+"""Cooling keeps pages warm and moves them off the active list, and reads nothing in that was not there."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modelweights_loader import cooling
+from modelweights_loader.checkpoint import CheckpointFile
+from modelweights_loader.cooling import cool
+from modelweights_loader.residency import MethodRefusedError, measure
+
+if TYPE_CHECKING:
+    import pytest
+
+SIZE = 64 * 2**20
+
+
+def _active_file_bytes() -> int:
+    found = re.search(r"Active\(file\):\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def _make(disk: Path) -> CheckpointFile:
+    path = disk / "shard"
+    path.write_bytes(os.urandom(2**20) * (SIZE // 2**20))
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    return CheckpointFile("shard", str(path), SIZE)
+
+
+def test_cooled_pages_stay_resident_and_leave_the_active_list(disk: Path) -> None:
+    file = _make(disk)
+    for _ in range(3):
+        # A page that is read again is activated.
+        Path(file.real_path).read_bytes()
+    before = _active_file_bytes()
+    result = cool((file,))
+    assert (result.cooled_bytes, result.refusals) == (SIZE, ())
+    # Other processes read files at the same time, so half of it has to do.
+    assert before - _active_file_bytes() > SIZE // 2
+    assert measure((file,)).percent == 100.0
+
+
+def test_what_is_not_resident_is_not_read_in(disk: Path) -> None:
+    file = _make(disk)
+    descriptor = os.open(file.real_path, os.O_RDONLY)
+    os.posix_fadvise(descriptor, SIZE // 2, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+    result = cool((file,))
+    assert result.cooled_bytes == SIZE // 2
+    assert measure((file,)).percent == 50.0
+
+
+def test_a_refusal_is_said_and_no_error(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cooling, "_MADV_COLD", 9999)
+    result = cool((_make(disk),))
+    assert result.cooled_bytes == 0
+    assert result.refusals[0].startswith("MADV_COLD: EINVAL")
+
+
+def test_without_cachestat_everything_is_cooled(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise MethodRefusedError("no")
+
+    monkeypatch.setattr(cooling, "count_cached_bytes", refuse)
+    assert cool((_make(disk),)).cooled_bytes == SIZE

@@ -1,0 +1,142 @@
+"""Marker and wait: one pod writes, another one waits; another boot, digest or model does not count."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pytest
+
+from modelweights_loader.errors import TryAgainError, WillNotWorkError
+from modelweights_loader.marker import Marker, find_marker_folder, name_marker, read_boot_id, read_marker, write_marker
+from modelweights_loader.wait import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+DIGEST = f"sha256:{'a' * 64}"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "root" / ".modelweights").mkdir(parents=True)
+    (tmp_path / "root" / "ns" / "m").mkdir(parents=True)
+    return tmp_path / "root"
+
+
+def _marker(path: str = "ns/m", boot_id: str = "boot", digest: str = DIGEST) -> Marker:
+    return Marker(path, digest, boot_id, "node-boot", 7, 2, "2026-01-01T00:00:00Z")
+
+
+class Clock:
+    """Time that passes only when somebody sleeps; may do something meanwhile."""
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.now = 0.0
+        self._meanwhile = meanwhile
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self._meanwhile()
+
+
+def _wait(root: Path, clock: Clock, digest: str | None = None, timeout: float = 10) -> tuple[Marker, list[str]]:
+    said: list[str] = []
+    path = str(root / "ns" / "m")
+    found = wait(
+        path, digest=digest, timeout_seconds=timeout, say=said.append, sleep=clock.sleep, clock=clock, boot_id="boot"
+    )
+    return found, said
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("ns/m", "ns%2Fm.json"), ("a b", "a%20b.json"), (".", "..json"), ("é", "%C3%A9.json"), ("a_b-c~", "a_b-c~.json")],
+)
+def test_names_of_markers(path: str, expected: str) -> None:
+    assert expected == name_marker(path)
+
+
+def test_long_names_are_cut_and_stay_different() -> None:
+    names = {name_marker("é" * 200), name_marker("é" * 201), name_marker("é" * 43)}
+    assert len(names) == 3
+    assert all(len(name) <= 255 for name in names)
+    assert len(name_marker("é" * 200)) == 180 + 1 + 16 + len(".json")
+    assert unquote(name_marker("x" * 250)) == "x" * 250 + ".json"
+
+
+def test_a_marker_is_read_back_by_everybody(root: Path) -> None:
+    write_marker(str(root / ".modelweights"), _marker())
+    assert _marker() == read_marker(str(root / ".modelweights"), "ns/m")
+    assert (root / ".modelweights" / "ns%2Fm.json").stat().st_mode & 0o777 == 0o644
+    assert len(os.listdir(root / ".modelweights")) == 1
+
+
+def test_the_marker_folder_is_found_on_the_way_up(root: Path) -> None:
+    assert (str(root / ".modelweights"), "ns/m") == find_marker_folder(str(root / "ns" / "m"))
+    assert (str(root / ".modelweights"), ".") == find_marker_folder(str(root))
+
+
+def test_what_is_staged_already_waits_for_nothing(root: Path) -> None:
+    write_marker(str(root / ".modelweights"), _marker())
+    clock = Clock()
+    assert (_marker(), []) == _wait(root, clock, DIGEST)
+    assert clock.now == 0
+
+
+def test_a_marker_that_comes_meanwhile_ends_the_wait(root: Path) -> None:
+    clock = Clock(lambda: write_marker(str(root / ".modelweights"), _marker()))
+    marker, said = _wait(root, clock)
+    assert _marker() == marker
+    assert [line[:29] for line in said] == ["waiting: no marker of ns/m in"]
+
+
+def _garbage(root: Path) -> None:
+    (root / ".modelweights" / "ns%2Fm.json").write_text("{", encoding="ascii")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "says"),
+    [
+        (lambda _: None, "no marker"),
+        (lambda root: write_marker(str(root / ".modelweights"), _marker(boot_id="older")), "another boot"),
+        (lambda root: write_marker(str(root / ".modelweights"), _marker(digest="sha256:b")), "not sha256:a"),
+        (lambda root: write_marker(str(root / ".modelweights"), _marker(path="ns/other")), "no marker"),
+        (_garbage, "can't be read"),
+    ],
+)
+def test_what_does_not_count_is_waited_for_until_the_time_is_over(
+    root: Path, prepare: Callable[[Path], None], says: str
+) -> None:
+    prepare(root)
+    clock = Clock()
+    with pytest.raises(TryAgainError, match=says) as caught:
+        _wait(root, clock, DIGEST)
+    assert (caught.value.reason, clock.now) == ("NotStaged", 10)
+
+
+def test_waiting_for_ever_says_so_once_a_minute(root: Path) -> None:
+    clock = Clock()
+
+    def meanwhile() -> None:
+        if clock.now >= 150:
+            write_marker(str(root / ".modelweights"), _marker())
+
+    clock._meanwhile = meanwhile
+    _, said = _wait(root, clock, timeout=0)
+    assert len(said) == 3
+
+
+def test_without_a_marker_folder_it_says_what_to_mount(tmp_path: Path) -> None:
+    with pytest.raises(WillNotWorkError, match=r"mount the root.*\.modelweights") as caught:
+        wait(str(tmp_path), digest=None, timeout_seconds=1, say=print)
+    assert (caught.value.exit_code, caught.value.reason) == (20, "NoMarkerFolder")
+
+
+def test_the_kernels_boot_id_is_a_uuid() -> None:
+    assert len(read_boot_id()) == 36

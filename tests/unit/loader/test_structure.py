@@ -1,0 +1,54 @@
+"""All shards together: every kind of corruption is a bad checkpoint that names its file, in well under a second."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelweights_loader.checkpoint import find_checkpoint
+from modelweights_loader.errors import BadCheckpointError
+from modelweights_loader.structure import read_structure
+from tests.checkpoints.corrupt import KINDS, make_corrupt
+from tests.checkpoints.writer import write_safetensors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REASONS = {
+    "header-length": "HeaderTooLarge",
+    "truncated-shard": "Truncated",
+    "overlapping-offsets": "OverlappingTensors",
+    "wrong-dtype": "ShapeMismatch",
+    "lfs-pointer": "GitLfsPointer",
+    "html-page": "HtmlPage",
+    "missing-shard": "MissingShard",
+    "tensor-twice": "TensorInTwoShards",
+    "index-disagrees": "IndexMismatch",
+    "flipped-byte": "InvalidHeader",
+}
+
+
+def test_a_good_checkpoint_passes(split: Path) -> None:
+    structure = read_structure(find_checkpoint(str(split)))
+    assert structure.tensor_count == 24
+    assert len(structure.headers) == 12
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_each_kind_of_corruption_is_named(split: Path, tmp_path: Path, kind: str) -> None:
+    folder = make_corrupt(kind, split, tmp_path / "bad")
+    started = time.monotonic()
+    with pytest.raises(BadCheckpointError) as caught:
+        read_structure(find_checkpoint(str(folder)))
+    assert time.monotonic() - started < 1
+    assert REASONS[kind] == caught.value.reason
+    assert "model-000" in caught.value.message
+
+
+def test_shards_without_a_tensor_are_no_checkpoint(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "model.safetensors", [])
+    with pytest.raises(BadCheckpointError) as caught:
+        read_structure(find_checkpoint(str(tmp_path)))
+    assert caught.value.reason == "NoTensors"
