@@ -9,8 +9,9 @@ def rfc3339(moment: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime | None:
-    """A `metav1.Time` or `MicroTime`; None for an empty or malformed one."""
+    """A `metav1.Time` or `MicroTime`; None for an empty or malformed one. Without a zone it counts as UTC."""
     try:
-        return datetime.fromisoformat(text) if text else None
+        moment = datetime.fromisoformat(text) if text else None
     except ValueError:
         return None
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
