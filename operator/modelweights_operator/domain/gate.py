@@ -159,15 +159,19 @@ def _is_filled(term: Mapping[str, Any]) -> bool:
 
 
 def _pinned_nodes_hold(pod: GatedPod, staged: list[StagedModel]) -> bool:
-    """Terms with matchFields bind the pod to nodes by name: each of these must hold everything."""
-    pinned = {
+    """The nodes to which the pod's terms bind it must each hold everything."""
+    pinned = {node for term in pod.terms or () for node in _pinned_to(term)}
+    return all(node in model.holders for node in pinned for model in staged)
+
+
+def _pinned_to(term: Mapping[str, Any]) -> list[str]:
+    """The nodes to which a term binds the pod by name. One that only keeps it away from a node binds it to none."""
+    return [
         value
-        for term in pod.terms or ()
         for requirement in term.get("matchFields") or ()
         if requirement.get("operator") == "In"
         for value in requirement.get("values") or ()
-    }
-    return all(node in model.holders for node in pinned for model in staged)
+    ]
 
 
 def _by_label(staged: list[StagedModel]) -> list[dict[str, Any]]:
@@ -204,6 +208,6 @@ def _patch(pod: GatedPod, staged: list[StagedModel], expressions: list[dict[str,
 
 
 def _narrow(term: Mapping[str, Any], expressions: list[dict[str, Any]]) -> dict[str, Any]:
-    if term.get("matchFields"):
+    if _pinned_to(term):
         return dict(term)
     return {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *expressions]}
