@@ -4,29 +4,35 @@ Called by the planner. The keys are those that `modelweights-loader` documents; 
 """
 
 import json
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
+
+# What the status can hold: a figure past it would have the API server reject the whole status, for ever.
+_MOST: Final = 2**53
 
 
 class Report(BaseModel):
     """The report of one step, with the figures that the operator uses; others are ignored."""
 
-    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+    model_config = ConfigDict(
+        frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore", allow_inf_nan=False
+    )
 
     step: str = Field(default="", max_length=32)
-    exit_code: int = 0
+    exit_code: int = Field(default=0, ge=0, le=255)
     reason: str = Field(default="", max_length=128)
     message: str = Field(default="", max_length=1024)
     manifest_digest: str = Field(default="", pattern=r"^(sha256:[0-9a-f]{64})?$")
-    file_count: int = Field(default=0, ge=0)
-    size_bytes: int = Field(default=0, ge=0)
-    tensor_count: int = Field(default=0, ge=0)
-    resident_bytes: int | None = Field(default=None, ge=0)
+    file_count: int = Field(default=0, ge=0, le=_MOST)
+    size_bytes: int = Field(default=0, ge=0, le=_MOST)
+    tensor_count: int = Field(default=0, ge=0, le=_MOST)
+    resident_bytes: int | None = Field(default=None, ge=0, le=_MOST)
     resident_percent: float | None = Field(default=None, ge=0, le=100)
     residency_method: str = Field(default="", max_length=64)
-    prefetch_bytes_per_second: float | None = Field(default=None, ge=0)
-    load_seconds: float | None = Field(default=None, ge=0)
+    prefetch_bytes_per_second: float | None = Field(default=None, ge=0, le=_MOST)
+    load_seconds: float | None = Field(default=None, ge=0, le=_MOST)
     marker: str = Field(default="", max_length=32)
 
 
