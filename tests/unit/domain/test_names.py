@@ -1,0 +1,113 @@
+"""Names: within the limits of Kubernetes, the same for the same input, another for another."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelweights_operator.domain import names
+from tests.unit.domain.samples import DIGEST_A, make_claim_spec, make_spec
+
+DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+LABEL_VALUE = re.compile(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
+IDENTITY = ("owner-uid", "node-uid", "digest", "boot", "0")
+
+object_names = st.from_regex(r"\A[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z").filter(lambda name: ".." not in name)
+
+
+@given(object_names)
+def test_job_name_is_a_label_of_at_most_52_characters(name: str) -> None:
+    found = names.job_name(name, *IDENTITY)
+    assert DNS_LABEL.match(found)
+    assert len(found) <= 52
+
+
+@pytest.mark.parametrize(
+    ("name", "expected_front"),
+    [
+        ("llama", "stage-llama-"),
+        ("llama.3.1-70b", "stage-llama-3-1-70b-"),
+        ("a" * 253, "stage-" + "a" * 33 + "-"),
+        ("a" * 32 + "." + "b" * 200, "stage-" + "a" * 32 + "-"),
+    ],
+)
+def test_job_name_is_readable_at_its_front(name: str, expected_front: str) -> None:
+    found = names.job_name(name, *IDENTITY)
+    assert re.fullmatch(re.escape(expected_front) + "[0-9a-f]{12}", found)
+
+
+def test_job_name_is_the_same_after_a_restart() -> None:
+    # Written out: a change of the hash would make a second Job beside each one that runs at the upgrade.
+    assert names.job_name("llama", *IDENTITY) == "stage-llama-6152557a6687"
+
+
+@pytest.mark.parametrize("position", range(len(IDENTITY)))
+def test_job_name_differs_with_each_part_of_the_identity(position: int) -> None:
+    other = [part + "x" if index == position else part for index, part in enumerate(IDENTITY)]
+    assert names.job_name("llama", *IDENTITY) != names.job_name("llama", *other)
+
+
+@given(st.lists(st.text(max_size=4), min_size=1, max_size=4), st.lists(st.text(max_size=4), min_size=1, max_size=4))
+def test_short_hash_tells_apart_where_strings_are_split(first: list[str], second: list[str]) -> None:
+    assert (names.short_hash(*first) == names.short_hash(*second)) == (first == second)
+
+
+@given(st.text(max_size=300))
+def test_node_label_key_is_within_bounds(uid: str) -> None:
+    prefix, _, name = names.node_label(uid).partition("/")
+    assert prefix == "staged.modelweights.io"
+    assert 0 < len(name) <= 63
+    assert LABEL_VALUE.match(name)
+
+
+def test_label_of_a_digest_is_a_label_value() -> None:
+    value = names.label_digest(DIGEST_A)
+    assert value == "a" * 40
+    assert LABEL_VALUE.match(value)
+
+
+def test_only_labels_below_our_prefix_are_ours() -> None:
+    labels = {"staged.modelweights.io/x": "1", "modelweights.io/x": "2", "x.staged.modelweights.io/y": "3"}
+    assert names.staged_labels(labels) == {"staged.modelweights.io/x": "1"}
+
+
+BASE = {"prefetch": {"numThreads": 4}, "validation": {"mode": "Load"}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"suspend": True},
+        {"placement": {"minAvailableNodes": 7, "tolerations": [{"key": "a", "operator": "Exists"}]}},
+        {"staging": {"labels": {"team": "x"}, "env": [{"name": "A", "value": "b"}], "uid": 1000}},
+        {"validation": {"mode": "Load", "timeoutSeconds": 60}},
+    ],
+)
+def test_what_changes_no_result_stages_nothing_again(change: dict[str, object]) -> None:
+    assert names.staging_digest(make_spec(**BASE)) == names.staging_digest(make_spec(**{**BASE, **change}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": {"hostPath": {"path": "/models/other"}}},
+        {"prefetch": {"numThreads": 5}},
+        {"prefetch": {"numThreads": 4, "mode": "None"}},
+        {"prefetch": {"numThreads": 4, "policy": "Required"}},
+        {"validation": {"mode": "Structure"}},
+        {"validation": {"mode": "Load", "engine": {"queueSize": 2}}},
+    ],
+)
+def test_what_changes_the_result_stages_again(change: dict[str, object]) -> None:
+    assert names.staging_digest(make_spec(**BASE)) != names.staging_digest(make_spec(**{**BASE, **change}))
+
+
+@pytest.mark.parametrize("size", ["16Mi", "16384Ki", 16777216])
+def test_a_block_size_written_otherwise_stages_nothing_again(size: int | str) -> None:
+    digest = names.staging_digest(make_spec(prefetch={"blockSize": size}))
+    assert digest == names.staging_digest(make_spec())
+
+
+def test_claims_of_another_path_are_another_staging() -> None:
+    assert names.staging_digest(make_claim_spec("a")) != names.staging_digest(make_claim_spec("b"))
