@@ -107,12 +107,21 @@ def _settled(context: NodeContext, current: list[StagingJob]) -> NodeDecision | 
     if entry is None or not is_proven(entry, context.node, context.staging_digest):
         return None
     due = _mismatch_due(context, entry)
-    if due is not None and due <= 0 and not context.suspended and not current:
+    if due is not None and due <= 0 and _may_start(context) and not current:
         return NodeDecision(
             _entry(context, "Waiting", QUEUED, attempts=entry.attempts + 1), wants_job=entry.attempts + 1
         )
     over = tuple(job.name for job in current if not job.deleting)
-    return NodeDecision(entry, finished_jobs=over, again_after_seconds=max(due, 1.0) if due is not None else None)
+    return NodeDecision(entry, finished_jobs=over, again_after_seconds=_later(due))
+
+
+def _may_start(context: NodeContext) -> bool:
+    return context.node.ready and not context.node.cordoned and not context.suspended
+
+
+def _later(seconds: float | None) -> float | None:
+    """When to look again for a time that is to come. What is overdue waits for an event: a change of spec or node."""
+    return max(seconds, 1.0) if seconds is not None and seconds > 0 else None
 
 
 def _mismatch_due(context: NodeContext, entry: NodeStatus) -> float | None:
@@ -181,7 +190,7 @@ def _failed_with(context: NodeContext, job: StagingJob, failure: failures.Failur
     if remaining <= 0 and not context.suspended:
         return NodeDecision(entry, delete_jobs=(job.name,), active=True, blocked=blocked)
     record = (job.name, text) if text and not job.result else None
-    return NodeDecision(entry, record=record, blocked=blocked, again_after_seconds=max(remaining, 1.0))
+    return NodeDecision(entry, record=record, blocked=blocked, again_after_seconds=_later(remaining))
 
 
 def _running(context: NodeContext, job: StagingJob) -> NodeDecision:
@@ -201,7 +210,7 @@ def _without_job(context: NodeContext, stale: list[StagingJob]) -> NodeDecision:
         remaining = _seconds_until(entry, backoff, context.now)
         if remaining > 0 or context.suspended:
             blocked = backoff >= failures.LONG_BACKOFF_SECONDS
-            return NodeDecision(entry, blocked=blocked, again_after_seconds=max(remaining, 1.0))
+            return NodeDecision(entry, blocked=blocked, again_after_seconds=_later(remaining))
     if stale:
         waits = _entry(context, "Waiting", REPLACING, "a Job of the former spec, boot or node ends first", attempts)
         return NodeDecision(waits, active=True)
