@@ -112,7 +112,9 @@ class Embedded:
         if finished.returncode or packing.returncode:
             raise ClusterError(f"copying {source} to {node}:{destination}: {finished.stderr.strip()}")
 
-    def _registry(self) -> str:
+    @property
+    def registry(self) -> str:
+        """Host and port at which this machine reaches the instance's registry."""
         state = State.read(self.paths.state)
         if state is None:
             raise ClusterError(f"instance {self.name} is not up")
@@ -122,14 +124,14 @@ class Embedded:
         image = _stored_image(source)
         # Uncompressed: on loopback compression costs more than it saves, and a layer's digest is known without reading
         # it, so that a second push moves only what changed.
-        target = f"docker://{self._registry()}/{name_and_tag}"
+        target = f"docker://{self.registry}/{name_and_tag}"
         run(["buildah", "push", "--quiet", "--disable-compression", "--tls-verify=false", image, target], timeout=900)
         return f"{IMAGE_HOST}/{name_and_tag}"
 
     def has_image(self, name_and_tag: str) -> bool:
         name, _, tag = name_and_tag.rpartition(":")
         request = urllib.request.Request(
-            f"http://{self._registry()}/v2/{name}/manifests/{tag}",
+            f"http://{self.registry}/v2/{name}/manifests/{tag}",
             method="HEAD",
             headers={"Accept": _MANIFEST_TYPES},
         )

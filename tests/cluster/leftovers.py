@@ -98,6 +98,6 @@ def remove_leftovers(instance: InstancePaths, *, keep_logs: bool = False) -> Non
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
-            entry.unlink()
+            entry.unlink(missing_ok=True)
     if not keep_logs:
         instance.root.rmdir()

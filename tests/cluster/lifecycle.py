@@ -40,8 +40,8 @@ def kubectl(instance: InstancePaths, *arguments: str, **options: Any) -> str:
 
 def is_up(instance: InstancePaths) -> bool:
     """Return whether the instance runs and its API server says that it is ready."""
-    state = State.read(instance.state)
-    if state is None or not (state.supervisor.alive() and state.init.alive()):
+    supervisor, state = Process.read(instance.supervisor), State.read(instance.state)
+    if supervisor is None or state is None or not (supervisor.alive() and state.init.alive()):
         return False
     with contextlib.suppress(CommandError):
         return kubectl(instance, "get", "--raw=/readyz", timeout=10) == "ok"
@@ -84,11 +84,11 @@ def down(name: str) -> float | None:
 
 
 def _end(instance: InstancePaths, *, keep_logs: bool = False) -> None:
-    state = State.read(instance.state)
+    supervisor, state = Process.read(instance.supervisor), State.read(instance.state)
+    # The supervisor first: it cleans up, and one that is alive would fight over the same files.
+    if supervisor is not None and not supervisor.end(20):
+        supervisor.end(2, signal.SIGKILL)
     if state is not None:
-        # The supervisor first: it cleans up, and one that is alive would fight over the same files.
-        if not state.supervisor.end(20):
-            state.supervisor.end(2, signal.SIGKILL)
         state.init.end(10, signal.SIGKILL)
     remove_leftovers(instance, keep_logs=keep_logs)
 
@@ -96,7 +96,7 @@ def _end(instance: InstancePaths, *, keep_logs: bool = False) -> None:
 def _start_supervisor(instance: InstancePaths) -> "subprocess.Popen[bytes]":
     instance.logs.mkdir(parents=True, exist_ok=True)
     with (instance.logs / "supervisor.log").open("ab") as log:
-        return subprocess.Popen(
+        supervisor = subprocess.Popen(
             [sys.executable, "-m", "tests.cluster.supervisor", instance.name],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
@@ -104,6 +104,8 @@ def _start_supervisor(instance: InstancePaths) -> "subprocess.Popen[bytes]":
             stderr=log,
             start_new_session=True,
         )
+    Process.of(supervisor.pid).write(instance.supervisor)
+    return supervisor
 
 
 def _wait_until_ready(instance: InstancePaths, supervisor: "subprocess.Popen[bytes]", deadline: float) -> None:

@@ -1,5 +1,6 @@
 """Where things lie: the cache that outlives clusters, and the folder of one instance. Imports nothing of the package."""
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -51,6 +52,11 @@ class InstancePaths:
         return self.root / "state.json"
 
     @property
+    def supervisor(self) -> Path:
+        """Which process supervises the instance: known before there is a state."""
+        return self.root / "supervisor.json"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 
@@ -64,8 +70,11 @@ class InstancePaths:
 
     @property
     def cgroup(self) -> str:
-        """Name of the instance's cgroup, at the top of every hierarchy."""
-        return f"mwk-{self.name}"
+        """Name of the instance's cgroup, at the top of every hierarchy.
+
+        The folder is in it: another cache (a build server's, another user's) may hold an instance of the same name.
+        """
+        return f"mwk-{self.name}-{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:6]}"
 
     def node(self, name: str) -> Path:
         return self.root / "nodes" / name

@@ -5,7 +5,6 @@ Each raises AssertionError, with what it saw, when the cluster is not what it sh
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import tempfile
@@ -20,7 +19,7 @@ from tests.cluster.embedded import Embedded
 from tests.cluster.images import write_image_archive
 from tests.cluster.paths import InstancePaths
 from tests.cluster.providers import Cluster
-from tests.cluster.state import State
+from tests.cluster.state import Process, State
 from tests.cluster.topology import GPU_RESOURCE, KUBERNETES_SERVICE_ADDRESS, MODEL_ROOT
 
 _BUSYBOX = Path("/usr/bin/busybox")
@@ -156,10 +155,10 @@ def check_pod_security(cluster: Cluster, image: str) -> None:
 def check_pods_reach_the_api_server(cluster: Cluster, image: str) -> None:
     """From every node a pod reaches the API server at the address of the service `kubernetes`."""
     # Spoken to in clear, a TLS server of Go says so: that is answer enough, and needs no client but nc.
-    has_token = "test -s /var/run/secrets/kubernetes.io/serviceaccount/token"
+    mounted = "test -s /var/run/secrets/kubernetes.io/serviceaccount/token"
     ask = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {KUBERNETES_SERVICE_ADDRESS} 443"
     for node in (*cluster.gpu_nodes, cluster.cpu_node):
-        answer = output_of(cluster, pod("reach", image, f"{has_token} && {ask}", nodeName=node))
+        answer = output_of(cluster, pod("reach", image, f"{mounted} && {ask}", nodeName=node))
         assert "HTTPS server" in answer, answer
 
 
@@ -286,9 +285,10 @@ def check_nothing_is_left(name: str, *, kill_supervisor: bool) -> None:
     cluster.up()
     assert _host_traces(instance)["processes"]
     if kill_supervisor:
-        state = State.read(instance.state)
+        state, supervisor = State.read(instance.state), Process.read(instance.supervisor)
         assert state is not None
-        os.kill(state.supervisor.pid, signal.SIGKILL)
+        assert supervisor is not None
+        assert supervisor.end(5, signal.SIGKILL)
         # The instance must end with its supervisor, before anybody cleans up.
         deadline = time.monotonic() + 10
         while state.init.alive() and time.monotonic() < deadline:

@@ -17,6 +17,13 @@ def process_start(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
+def _write_json(path: Path, record: "Process | State") -> None:
+    """Write a record at once, so that no reader meets half of it."""
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(asdict(record), indent=1) + "\n")
+    temporary.rename(path)
+
+
 @dataclass(frozen=True)
 class Process:
     """A process that can be told from another one that got its id later."""
@@ -31,6 +38,17 @@ class Process:
         if start is None:
             raise ProcessLookupError(pid)
         return cls(pid, start)
+
+    @classmethod
+    def read(cls, path: Path) -> "Process | None":
+        """Return the process that was recorded in a file, or None if there is none that can be read."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def write(self, path: Path) -> None:
+        _write_json(path, self)
 
     def alive(self) -> bool:
         return process_start(self.pid) == self.start
@@ -50,27 +68,23 @@ class State:
     """Written by the supervisor when the instance's init runs.
 
     Attributes:
-        supervisor: the process outside that cleans up after the instance.
         init: the first process of the instance's PID namespace, as the host sees it.
         api_port: port on the host's loopback that leads to the API server.
         registry_port: likewise, to the registry.
     """
 
-    supervisor: Process
     init: Process
     api_port: int
     registry_port: int
 
     def write(self, path: Path) -> None:
-        temporary = path.with_suffix(".new")
-        temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        temporary.rename(path)
+        _write_json(path, self)
 
     @classmethod
     def read(cls, path: Path) -> "State | None":
         """Return the recorded state, or None if there is none that can be read."""
         try:
             raw = json.loads(path.read_text())
-            return cls(Process(**raw["supervisor"]), Process(**raw["init"]), raw["api_port"], raw["registry_port"])
+            return cls(Process(**raw["init"]), raw["api_port"], raw["registry_port"])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None

@@ -5,7 +5,6 @@ already written. If it is killed itself, the instance ends with it and the next 
 """
 
 import ctypes
-import os
 import signal
 import socket
 import subprocess
@@ -73,7 +72,7 @@ def supervise(name: str) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     init = _first_child(running.pid)
-    state = State(Process.of(os.getpid()), Process.of(init), api.getsockname()[1], registry.getsockname()[1])
+    state = State(Process.of(init), api.getsockname()[1], registry.getsockname()[1])
     state.write(instance.state)
     api.close()
     registry.close()
