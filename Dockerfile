@@ -22,7 +22,7 @@ FROM ${BASE} AS python
 # The versions of Debian's packages are those of the release's security updates, so they aren't pinned.
 # hadolint ignore=DL3008
 RUN printf 'path-exclude=%s\n' '/usr/share/man/*' '/usr/share/info/*' '/usr/share/locale/*' '/usr/share/lintian/*' \
-        '/usr/share/doc/*' '/usr/include/*' '*.a' '/usr/lib/python3/dist-packages/torch/bin/*' \
+        '/usr/share/doc/*' '*.h' '*.hpp' '*.a' '/usr/lib/python3/dist-packages/torch/bin/*' \
         >/etc/dpkg/dpkg.cfg.d/90-slim \
     && printf 'path-include=%s\n' '/usr/share/doc/*/copyright' \
         '/usr/lib/python3/dist-packages/torch/bin/torch_shm_manager' >>/etc/dpkg/dpkg.cfg.d/90-slim \
@@ -59,6 +59,7 @@ RUN --mount=type=secret,id=pip_ca \
     /opt/pip/bin/pip --python /opt/venv/bin/python install --no-cache-dir --no-compile --require-hashes \
         -r /requirements/operator.txt \
     && rm -rf /opt/venv/include /opt/venv/share \
+    && find /opt/venv/lib -regex '.*\.\(h\|hpp\|a\|pyx\|pxd\|pyi\)' -delete \
     && python3 -OO -m compileall -q -b -j 0 /opt/venv/lib/python3*/site-packages/kubernetes \
     && find /opt/venv/lib/python3*/site-packages/kubernetes -name '*.py' -delete \
     && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib \
@@ -99,8 +100,8 @@ FROM venv-${TORCH} AS loader-venv
 # import insists on one program, the manager of shared memory.
 RUN rm -rf /opt/venv/include /opt/venv/share /opt/venv/lib/python3*/site-packages/torch/include \
         /opt/venv/lib/python3*/site-packages/torch/test /opt/venv/lib/python3*/site-packages/torch/share \
-        /opt/venv/lib/python3*/site-packages/torch/lib/*.a \
     && find /opt/venv/lib -path '*/torch/bin/*' ! -name torch_shm_manager -delete \
+    && find /opt/venv/lib -regex '.*\.\(h\|hpp\|a\|pyx\|pxd\)' -delete \
     && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib \
     && chmod -R a+rX /opt/venv
 

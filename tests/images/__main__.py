@@ -26,19 +26,26 @@ def main() -> int:
         else:
             targets = TARGETS if arguments.target == "all" else (arguments.target,)
             images = build_images(targets, engine=arguments.engine, torch=arguments.torch)
-            if arguments.command == "check":
-                _check(images)
             print(f"images: the store takes {disk_usage() / 1e9:.2f} GB")
+            if arguments.command == "check":
+                return _check(images)
     except ImageError as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _check(images: checks.Images) -> None:
+def _check(images: checks.Images) -> int:
+    failed = 0
     for check in checks.ALL:
         began = time.monotonic()
-        print(f"images: {check.__name__}: {check(images) or 'holds'} ({time.monotonic() - began:.1f} s)")
+        try:
+            result = check(images) or "holds"
+        except (AssertionError, ImageError) as error:
+            failed += 1
+            result = f"FAILED: {error}"
+        print(f"images: {check.__name__}: {result} ({time.monotonic() - began:.1f} s)", flush=True)
+    return 1 if failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.images.base import REPOSITORY_NAME as BASE_NAME
 from tests.images.base import ensure_base
-from tests.images.engine import Buildah, Engine, ImageError, choose_engine
+from tests.images.engine import Buildah, Engine, ImageError, choose_engine, run
 from tests.images.inputs import TARGETS, Recipe, Target, Torch, cache_folder
 
 if TYPE_CHECKING:

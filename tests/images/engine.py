@@ -173,7 +173,7 @@ class Buildah(Engine):
 
     def build_words(self) -> list[str]:
         """Return the words of a build that keeps each step's layer for the next one."""
-        return ["build", "--isolation", "chroot", "--layers"]
+        return ["build", "--isolation", "chroot", "--layers", "--force-rm"]
 
     def push(self, image: str, destination: str, *, tls_verify: bool) -> None:
         """Push with the fastest compression: on loopback the processor is the narrow place, not the wire."""
