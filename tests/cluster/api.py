@@ -5,6 +5,7 @@ admission as in the embedded cluster. They end with the process that started the
 """
 
 import contextlib
+import os
 import shutil
 import signal
 import socket
@@ -24,8 +25,10 @@ from tests.cluster.errors import ClusterError, CommandError
 from tests.cluster.paths import cache_root
 from tests.cluster.pki import Authority
 from tests.cluster.plan import Plan
+from tests.cluster.state import Process
 
 START_TIMEOUT_SECONDS = 60.0
+_OWNER = "owner.json"
 
 
 def _free_ports(count: int) -> list[int]:
@@ -35,6 +38,14 @@ def _free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the folders of servers whose owner was killed; the servers themselves ended with it."""
+    for folder in parent.glob("server-*"):
+        owner = Process.read(folder / _OWNER)
+        if owner is not None and not owner.alive():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class ApiServer:
@@ -78,7 +89,9 @@ class ApiServer:
         # In the cache: programs are hard-linked, and a temporary folder is often another file system.
         parent = cache_root() / "api"
         parent.mkdir(parents=True, exist_ok=True)
+        _sweep(parent)
         self._folder = Path(tempfile.mkdtemp(prefix="server-", dir=parent))
+        Process.of(os.getpid()).write(self._folder / _OWNER)
         logs = self._folder / "logs"
         logs.mkdir()
         link_programs(self._folder / "bin", programs)

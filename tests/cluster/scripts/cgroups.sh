@@ -38,7 +38,7 @@ make_cgroup() {
 delegate() {
     if [ -e "$1/cgroup.subtree_control" ] && [ -e "$CGROUPS/cgroup.controllers" ]; then
         # One at a time: the kernel refuses all of a line when it can't hand one down.
-        # shellcheck disable=SC2013 - they are words of one line
+        # shellcheck disable=SC2013
         for controller in $(cat "$1/cgroup.controllers"); do
             echo "+$controller" >"$1/cgroup.subtree_control" 2>/dev/null || true
         done
