@@ -1,5 +1,6 @@
 """API objects (JSON) to the frozen values that the domain knows. Called by the informers and `gather`."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from modelweights_operator.domain.snapshot import (
 )
 from modelweights_operator.kube.client import Json
 
+_ROUND = re.compile(r"[0-9]{1,9}", re.ASCII)
 _EPOCH = datetime.fromtimestamp(0, UTC)
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 
@@ -89,7 +91,7 @@ def job(body: Json) -> StagingJob:
         node_uid=annotations.get(names.NODE_UID_ANNOTATION, ""),
         staging_digest=annotations.get(names.STAGING_DIGEST_ANNOTATION, ""),
         boot_id=annotations.get(names.BOOT_ID_ANNOTATION, ""),
-        round=int(attempt) if attempt.isdigit() else 0,
+        round=int(attempt) if _ROUND.fullmatch(attempt) else 0,
         created_at=parse_time(metadata["creationTimestamp"]) or _EPOCH,
         state=state,
         finished_at=parse_time(end.get("lastTransitionTime") or "") if end else None,
