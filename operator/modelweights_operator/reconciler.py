@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -149,14 +150,14 @@ class Reconciler:
     # --- wake-ups -------------------------------------------------------------------------------------------------
 
     def _wake_owner(self, item: Item[StagingJob]) -> None:
-        key = self._keys.get(item.group)
+        key = self._keys.get(item.group.rpartition("/")[2])
         if key is not None:
             self._models.wake(key)
 
     def _wake_pods_owner(self, item: Item[StagingPod]) -> None:
         namespace, _, job_name = item.group.partition("/")
         for uid, key in self._keys.items():
-            if key[0] == namespace and any(job.name == job_name for job in self._jobs.group(uid)):
+            if key[0] == namespace and any(job.name == job_name for job in self._jobs.group(f"{namespace}/{uid}")):
                 self._models.wake(key)
 
     def _wake_gates(self, key: Key) -> None:
@@ -178,6 +179,9 @@ class Reconciler:
             await self._sweep_labels()
             return None
         plan = make_plan(snapshot, now)
+        refusals = await apply.change_jobs(self._api, snapshot.owner, plan)
+        if refusals:
+            plan = make_plan(replace(snapshot, refusals=refusals), now)
         await apply.apply(self._api, snapshot, plan, now)
         self._wake_gates(key)
         return plan.again_after_seconds
@@ -330,8 +334,9 @@ class Watchdog:
 
 
 def _job_item(body: Json) -> Item[StagingJob] | None:
+    """Grouped by namespace too: a Job that someone made elsewhere with the label of ours proves nothing."""
     uid = (body["metadata"].get("labels") or {}).get(names.OWNER_LABEL)
-    return Item(uid, convert.job(body)) if uid else None
+    return Item(f"{body['metadata']['namespace']}/{uid}", convert.job(body)) if uid else None
 
 
 def _pod_item(body: Json) -> Item[StagingPod] | None:

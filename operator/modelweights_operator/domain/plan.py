@@ -156,6 +156,7 @@ def _decisions(
                 jobs=tuple(job for job in snapshot.jobs if job.node_name == node.name),
                 suspended=spec.suspend,
                 now=now,
+                refusal=snapshot.refusals.get(node.name, ""),
             )
         )
         for node in targets
@@ -298,6 +299,7 @@ def _assess(
         and entry.reason != policies.DIGEST_MISMATCH
         and entry.state != "Ready"
         and entry.reason != policies.SUSPENDED
+        and not (spec.suspend and entry.state == "Failed")
     }
     return Assessment(
         conflict=_conflict(snapshot, published),

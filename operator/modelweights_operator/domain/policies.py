@@ -24,12 +24,16 @@ NODE_NOT_READY: Final = "NodeNotReady"
 NODE_CORDONED: Final = "NodeCordoned"
 REPLACING: Final = "ReplacingJob"
 DIGEST_MISMATCH: Final = "DigestMismatch"
+JOB_REFUSED: Final = "JobRefused"
 STAGED: Final = "Staged"
 
 
 @dataclass(frozen=True)
 class NodeContext:
-    """All that the decision about one node depends on. `entry` is what the status says of it so far."""
+    """All that the decision about one node depends on.
+
+    `entry` is what the status says of it so far, `refusal` why the API server refused its Job a moment ago.
+    """
 
     node: Node
     staging_digest: str
@@ -37,6 +41,7 @@ class NodeContext:
     jobs: tuple[StagingJob, ...]
     suspended: bool
     now: datetime
+    refusal: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,8 @@ def decide(context: NodeContext) -> NodeDecision:
     """Decide about one node."""
     stale, current = _split(context)
     decision = _settled(context, current) or _by_job(context, current) or _without_job(context, stale)
+    if context.refusal and decision.wants_job is not None:
+        decision = _refused(context, decision.wants_job)
     return replace(decision, delete_jobs=(*decision.delete_jobs, *(job.name for job in stale if not job.deleting)))
 
 
@@ -209,8 +216,9 @@ def _without_job(context: NodeContext, stale: list[StagingJob]) -> NodeDecision:
         backoff = failures.backoff_seconds(entry.exit_code, attempts)
         remaining = _seconds_until(entry, backoff, context.now)
         if remaining > 0 or context.suspended:
-            blocked = backoff >= failures.LONG_BACKOFF_SECONDS
-            return NodeDecision(entry, blocked=blocked, again_after_seconds=_later(remaining))
+            refused = entry.reason == JOB_REFUSED
+            blocked = refused or backoff >= failures.LONG_BACKOFF_SECONDS
+            return NodeDecision(entry, active=refused, blocked=blocked, again_after_seconds=_later(remaining))
     if stale:
         waits = _entry(context, "Waiting", REPLACING, "a Job of the former spec, boot or node ends first", attempts)
         return NodeDecision(waits, active=True)
@@ -221,6 +229,17 @@ def _without_job(context: NodeContext, stale: list[StagingJob]) -> NodeDecision:
     if node.cordoned:
         return NodeDecision(_entry(context, "Waiting", NODE_CORDONED, "the node is cordoned", attempts))
     return NodeDecision(_entry(context, "Waiting", QUEUED, "", attempts), wants_job=attempts)
+
+
+def _refused(context: NodeContext, attempt: int) -> NodeDecision:
+    """No Job can be made: a quota, a policy, or a field of the spec that isn't what Kubernetes takes.
+
+    The node keeps its place, so that no more nodes than the cap knock at a time.
+    """
+    attempts, exit_code = attempt + 1, 10
+    entry = _entry(context, "Failed", JOB_REFUSED, context.refusal, attempts=attempts, exit_code=exit_code)
+    again = failures.backoff_seconds(exit_code, attempts)
+    return NodeDecision(entry, active=True, blocked=True, again_after_seconds=again)
 
 
 def _entry(

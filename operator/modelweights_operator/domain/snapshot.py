@@ -126,3 +126,5 @@ class Snapshot:
     jobs: tuple[StagingJob, ...]
     config_map: EngineConfigMap | None
     policy: Policy
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Per node name, why the API server refused its Job a moment ago."""

@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from modelweights_operator import errors
 from modelweights_operator.api import v1alpha1 as model
@@ -22,17 +22,38 @@ from modelweights_operator.kube.client import STRATEGIC_PATCH, Api, Json
 _log = logging.getLogger(__name__)
 
 
+_REFUSALS: Final = (400, 403, 422)
+
+
+async def change_jobs(api: Api, owner: Owner, plan: Plan) -> dict[str, str]:
+    """Delete and create Jobs, the first part of a plan.
+
+    Returns:
+        Per node name, why the API server refused its Job: a quota, a policy, a field that isn't what Kubernetes takes.
+
+    Raises:
+        errors.ApiError: The API server couldn't do it now; the next cycle does the rest.
+    """
+    refusals = {}
+    for name in plan.delete_jobs:
+        await api.delete(f"{paths.jobs(owner.namespace)}/{name}")
+    for manifest in plan.create_jobs:
+        try:
+            await _create_job(api, owner, manifest)
+        except errors.ApiError as error:
+            if error.status not in _REFUSALS:
+                raise
+            refusals[manifest["metadata"]["annotations"][names.NODE_ANNOTATION]] = str(error)
+    return refusals
+
+
 async def apply(api: Api, snapshot: Snapshot, plan: Plan, now: datetime) -> None:
-    """Carry out the plan.
+    """Carry out the plan after its Jobs were changed.
 
     Raises:
         errors.ApiError: A write failed; what came before it stands, and the next cycle does the rest.
     """
     owner = snapshot.owner
-    for name in plan.delete_jobs:
-        await api.delete(f"{paths.jobs(owner.namespace)}/{name}")
-    for manifest in plan.create_jobs:
-        await _create_job(api, owner, manifest)
     for name, text in plan.record_results.items():
         await _record(api, owner.namespace, name, text)
     for name, value in plan.label_nodes.items():
@@ -61,7 +82,7 @@ async def lift(api: Api, namespace: str, name: str, patch: Mapping[str, Any]) ->
 async def post_event(api: Api, involved: Json, event: Event, now: datetime) -> None:
     """Post an event, or count one more on the same. An event that can't be posted is logged: it is no state."""
     namespace = involved["namespace"]
-    name = f"{involved['name'][:200]}.{names.short_hash(involved['uid'], event.reason, event.message)}"
+    name = f"{involved['name'][:200].rstrip('-.')}.{names.short_hash(involved['uid'], event.reason, event.message)}"
     body = {
         "apiVersion": "v1",
         "kind": "Event",

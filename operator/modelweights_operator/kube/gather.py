@@ -36,7 +36,7 @@ async def gather(
         return None
     found = [
         await _with_events(api, owner.namespace, replace(job, pods=tuple(pods.group(f"{key[0]}/{job.name}"))), now)
-        for job in jobs.group(owner.uid)
+        for job in jobs.group(f"{owner.namespace}/{owner.uid}")
     ]
     return Snapshot(
         owner=owner,
