@@ -38,7 +38,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         raise SettingsError("MODELWEIGHTS_LOADER_IMAGE is not set: name the loader's image")
     roots = tuple(root for root in environment.get("MODELWEIGHTS_HOST_PATH_ROOTS", "").split(":") if root)
     for root in roots:
-        if not root.startswith("/") or posixpath.normpath(root) != root or root == "/":
+        # normpath keeps two leading slashes, as POSIX allows: '//' would be '/' itself.
+        if not root.startswith("/") or root.startswith("//") or posixpath.normpath(root) != root or root == "/":
             raise SettingsError(f"MODELWEIGHTS_HOST_PATH_ROOTS holds {root!r}: absolute, written out, and not / itself")
     policy = environment.get("MODELWEIGHTS_IMAGE_PULL_POLICY", "IfNotPresent")
     if policy not in ("Always", "IfNotPresent", "Never"):
@@ -47,13 +48,13 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         loader_image=image,
         image_pull_policy=policy,
         host_path_roots=roots,
-        health_port=_number(environment, "MODELWEIGHTS_HEALTH_PORT", 8080),
+        health_port=_number(environment, "MODELWEIGHTS_HEALTH_PORT", 8080, at_most=65535),
         quiet_seconds=float(_number(environment, "MODELWEIGHTS_QUIET_SECONDS", 180)),
     )
 
 
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+def _number(environment: Mapping[str, str], name: str, default: int, at_most: int = 10**9) -> int:
     text = environment.get(name, str(default))
-    if not text.isdigit() or not int(text):
-        raise SettingsError(f"{name} is {text!r}: a whole number above 0")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= at_most):
+        raise SettingsError(f"{name} is {text!r}: a whole number from 1 to {at_most}")
     return int(text)
