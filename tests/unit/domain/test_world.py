@@ -1,0 +1,188 @@
+"""Whatever happens to Jobs and nodes, the invariants hold after each step; and once faults stop, all becomes ready."""
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from modelweights_operator.api import v1alpha1 as api
+from modelweights_operator.domain import names
+from tests.unit.domain.samples import DIGEST_A, DIGEST_B, OWNER_UID, make_spec
+from tests.unit.domain.test_conditions import check_kstatus
+from tests.unit.domain.world import World
+
+NODE_NAMES = ["node-a", "node-b", "node-c", "node-d"]
+LABEL = names.node_label(OWNER_UID)
+
+pick = st.integers(0, 99)
+specs = st.builds(
+    lambda threads, need, cap, suspend: make_spec(
+        prefetch={"numThreads": threads},
+        placement={"minAvailableNodes": need, "maxConcurrentNodes": cap},
+        suspend=suspend,
+    ),
+    st.integers(1, 2),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.booleans(),
+)
+
+
+class Cluster(RuleBasedStateMachine):
+    """Rules are what happens; after each of them the operator runs, is slow, or dies half way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.planned = False
+        self.largest_cap = 0
+
+    @initialize(spec=specs, count=st.integers(0, 4))
+    def start(self, spec: api.Spec, count: int) -> None:
+        self.world = World(spec=spec)
+        for name in NODE_NAMES[:count]:
+            self.world.add_node(name)
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    @rule(spec=specs)
+    def edit(self, spec: api.Spec) -> None:
+        self.world.edit(spec)
+        self.planned = False
+
+    @rule(name=st.sampled_from(NODE_NAMES), digest=st.sampled_from([DIGEST_A, DIGEST_A, DIGEST_A, DIGEST_B]))
+    def node_joins(self, name: str, digest: str) -> None:
+        self.world.add_node(name, digest)
+        self.planned = False
+
+    @precondition(lambda self: self.world.nodes)
+    @rule(which=pick)
+    def node_goes(self, which: int) -> None:
+        del self.world.nodes[self._node(which)]
+        self.planned = False
+
+    @precondition(lambda self: self.world.nodes)
+    @rule(which=pick)
+    def node_reboots(self, which: int) -> None:
+        self.world.reboot(self._node(which))
+        self.planned = False
+
+    @precondition(lambda self: self.world.nodes)
+    @rule(which=pick, ready=st.booleans(), cordoned=st.booleans())
+    def node_changes(self, which: int, ready: bool, cordoned: bool) -> None:  # noqa: FBT001 - what hypothesis hands over
+        self.world.change_node(self._node(which), ready=ready, cordoned=cordoned)
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(which=pick, exit_code=st.sampled_from([0, 0, 0, 10, 30, 137]))
+    def job_ends(self, which: int, exit_code: int) -> None:
+        self.world.end_job(self._job(which), exit_code)
+
+    @precondition(lambda self: self.world.jobs)
+    @rule(which=pick)
+    def someone_removes_a_job(self, which: int) -> None:
+        del self.world.jobs[self._job(which)]
+
+    @rule()
+    def garbage_is_collected(self) -> None:
+        self.world.collect()
+
+    @rule(seconds=st.sampled_from([1, 15, 120, 700]))
+    def time_passes(self, seconds: int) -> None:
+        self.world.pass_time(seconds)
+
+    @rule()
+    def operator_runs(self) -> None:
+        self.world.cycle()
+        self.planned = True
+
+    @rule(steps=st.integers(0, 6))
+    def operator_dies_half_way(self, steps: int) -> None:
+        self.world.cycle(steps)
+
+    @rule()
+    def status_is_lost(self) -> None:
+        self.world.status = type(self.world.status)()
+        self.planned = False
+
+    def _node(self, which: int) -> str:
+        return sorted(self.world.nodes)[which % len(self.world.nodes)]
+
+    def _job(self, which: int) -> str:
+        return sorted(self.world.jobs)[which % len(self.world.jobs)]
+
+    # --- what must hold -------------------------------------------------------------------------------------------
+
+    @invariant()
+    def at_most_one_living_job_for_each_node(self) -> None:
+        living = [job for job in self.world.jobs.values() if not job.deleting]
+        current = Counter((job.node_name, job.staging_digest, job.boot_id) for job in living if job.state == "Active")
+        assert all(count == 1 for count in current.values())
+        running = Counter(job.node_name for job in living if job.state == "Active")
+        assert all(count == 1 for count in running.values())
+
+    @invariant()
+    def jobs_are_bounded_by_the_cap(self) -> None:
+        # A cap that was lowered ends nothing that runs.
+        self.largest_cap = max(self.largest_cap, self.world.spec.placement.max_concurrent_nodes)
+        active = [job for job in self.world.jobs.values() if job.state == "Active" and not job.deleting]
+        assert len(active) <= self.largest_cap
+
+    @invariant()
+    def conditions_are_true_as_long_as_the_cluster_is_what_was_seen(self) -> None:
+        status = self.world.status
+        if not self.planned or not status.conditions:
+            return
+        found = check_kstatus(status.conditions, self.world.generation)
+        holders = [
+            name
+            for name, entry in status.nodes.items()
+            if status.published is not None
+            and entry.manifest_digest == status.published.manifest_digest
+            and entry.boot_id == self.world.nodes[name].boot_id
+            and self.world.files[name] == entry.manifest_digest
+        ]
+        if found["Available"].status == "True":
+            assert len(holders) >= self.world.spec.placement.min_available_nodes
+        if found["Ready"].status == "True":
+            digest = names.staging_digest(self.world.spec)
+            assert status.nodes
+            assert status.nodes.keys() == self.world.nodes.keys()
+            assert all(entry.state == "Ready" for entry in status.nodes.values())
+            assert {entry.staging_digest for entry in status.nodes.values()} == {digest}
+            assert len({entry.manifest_digest for entry in status.nodes.values()}) == 1
+
+    @invariant()
+    def labels_lead_to_proven_files(self) -> None:
+        if not self.planned:
+            return
+        for name, node in self.world.nodes.items():
+            if LABEL in node.labels:
+                assert node.labels[LABEL] == names.label_digest(self.world.files[name])
+
+    def teardown(self) -> None:
+        """Faults stop: all nodes hold the same files, work and are let be. Then all must become ready."""
+        world = self.world
+        if not world.nodes:
+            return
+        need = min(world.spec.placement.min_available_nodes, len(world.nodes))
+        world.edit(make_spec(placement={"minAvailableNodes": need, "maxConcurrentNodes": 1}))
+        for name in world.nodes:
+            world.change_node(name, ready=True, cordoned=False)
+            if world.files[name] != DIGEST_A:
+                # Other files on the disk are seen when it is staged again; here the node comes anew.
+                world.add_node(name)
+        for _ in range(200):
+            world.cycle()
+            for name in list(world.jobs):
+                world.end_job(name, 0)
+            world.collect()
+            world.pass_time(60)
+        found = {condition.type: condition.status for condition in world.status.conditions}
+        assert found == {"Available": "True", "Ready": "True"}
+        assert world.jobs == {}
+        assert all(node.labels[LABEL] == names.label_digest(DIGEST_A) for node in world.nodes.values())
+
+
+TestCluster = Cluster.TestCase
+TestCluster.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
