@@ -176,9 +176,15 @@ class Buildah(Engine):
         return ["build", "--isolation", "chroot", "--layers", "--force-rm"]
 
     def push(self, image: str, destination: str, *, tls_verify: bool) -> None:
-        """Push with the fastest compression: on loopback the processor is the narrow place, not the wire."""
+        """Push with the compression that costs least, both to write and for a node to read.
+
+        On loopback the processor is the narrow place. Measured on two busy cores with the loader's 690 MB, processor
+        seconds of the push and of a pull: zstd at level 1 9 and 13 (216 MB), gzip at level 1 11 and 19 (254 MB), gzip's
+        default 14 and 16 (225 MB). This version of buildah pushes nothing uncompressed, whatever its options say.
+        """
+        words = ["push", "--quiet", "--compression-format", "zstd", "--compression-level", "1"]
         verify = f"--tls-verify={str(tls_verify).lower()}"
-        run(self.command("push", *PUSH_WORDS, verify, image, f"docker://{destination}"), seconds=_SECONDS_FOR_A_PUSH)
+        run(self.command(*words, verify, image, f"docker://{destination}"), seconds=_SECONDS_FOR_A_PUSH)
 
     def describe(self, image: str) -> dict[str, Any]:
         """Return the OCI configuration."""
@@ -189,9 +195,6 @@ class Buildah(Engine):
         """Return the unpacked bytes of each layer in the store by its digest (diff ID)."""
         text = (self.folder / "storage" / "overlay-layers" / "layers.json").read_text()
         return {layer["diff-digest"]: layer["diff-size"] for layer in json.loads(text) if "diff-digest" in layer}
-
-
-PUSH_WORDS: tuple[str, ...] = ("--quiet", "--disable-compression=false")
 
 
 @cache
