@@ -29,13 +29,14 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.client_timeout = WATCH_SECONDS + 30
     settings.watching.inactivity_timeout = _INACTIVITY_SECONDS
-    memo.api = await Api.connect()
     try:
+        memo.api = await Api.connect()
         memo.reconciler = await _make_reconciler(memo)
         memo.health = await health.serve(memo.reconciler, memo.settings.health_port)
     except (errors.OperatorError, OSError) as error:
         # Permanent for kopf, so that the process ends and the kubelet restarts it, with the cause as its last line.
-        await memo.api.close()
+        if "api" in memo:
+            await memo.api.close()
         raise kopf.PermanentError(str(error)) from error
     memo.reconciler.start()
 

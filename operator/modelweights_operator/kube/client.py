@@ -44,12 +44,19 @@ class Api:
 
     @classmethod
     async def connect(cls) -> "Api":
-        """Connect as the pod's service account, else as KUBECONFIG says."""
+        """Connect as the pod's service account, else as KUBECONFIG says.
+
+        Raises:
+            errors.SettingsError: There is neither.
+        """
         configuration = aio_client.Configuration()
         try:
             aio_config.load_incluster_config(client_configuration=configuration)
         except aio_config.ConfigException:
-            await aio_config.load_kube_config(client_configuration=configuration)
+            try:
+                await aio_config.load_kube_config(client_configuration=configuration)
+            except aio_config.ConfigException as error:
+                raise errors.SettingsError(f"neither in a pod nor with a usable KUBECONFIG: {error}") from error
         return cls(aio_client.ApiClient(configuration))
 
     async def __aenter__(self) -> Self:
