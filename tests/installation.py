@@ -76,7 +76,9 @@ def get_json(cluster: Cluster, *arguments: str) -> Any:
     return json.loads(text) if text.strip() else None
 
 
-def poll(what: str, ask: Callable[[], T], *, seconds: float = 60, every: float = 0.2, show: Sequence[Callable[[], str]] = ()) -> T:
+def poll(
+    what: str, ask: Callable[[], T], *, seconds: float = 60, every: float = 0.2, show: Sequence[Callable[[], str]] = ()
+) -> T:
     """Ask until the answer is true, and return it.
 
     Raises:

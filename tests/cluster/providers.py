@@ -102,10 +102,10 @@ def choose(provider: str = "auto", instance: str = "dev", *, quiet: bool = False
     chosen = provider if provider != "auto" else os.environ.get(PROVIDER_VARIABLE, "auto")
     if chosen == "auto":
         against = requirements.reason_against()
-        if against is None:
-            chosen, asked = "embedded", "this is Linux, we are root"
-        elif kind.docker_answers():
-            chosen, asked = "kind", f"a container engine answers; {against}"
+        if kind.docker_answers():
+            chosen, asked = "kind", "a Docker engine answers"
+        elif against is None:
+            chosen, asked = "embedded", "no Docker engine answers; this is Linux, we are root"
         else:
             raise MissingToolError(
                 f"no cluster can run here. {against}. Or install Docker and start it (kind is used then)"
