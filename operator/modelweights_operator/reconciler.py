@@ -67,8 +67,12 @@ class Reconciler:
         self._nodes_complete = asyncio.Event()
         self._told: dict[str, str] = {}
         self._watchdog = Watchdog(settings.quiet_seconds)
-        self._jobs = Informer(api, paths.JOBS, {"labelSelector": _OURS}, _job_item, self._wake_owner)
-        self._pods = Informer(api, paths.PODS, {"labelSelector": _OURS}, _pod_item, self._wake_pods_owner)
+        self._jobs = Informer(
+            api, paths.JOBS, {"labelSelector": _OURS}, _job_item, lambda item: self._wake_owner(item.group)
+        )
+        self._pods = Informer(
+            api, paths.PODS, {"labelSelector": _OURS}, _pod_item, lambda item: self._wake_owner(item.value.owner_uid)
+        )
         self._gated = Informer(
             api,
             paths.PODS,
@@ -130,9 +134,17 @@ class Reconciler:
 
     def node_seen(self, node: Node) -> None:
         """A node came or changed. What staging doesn't care for, as heartbeats, wakes nobody."""
-        if self._nodes.get(node.name) != node:
-            self._nodes[node.name] = node
+        former = self._nodes.get(node.name)
+        self._nodes[node.name] = node
+        if former is None or _without_our_labels(former) != _without_our_labels(node):
             self._wake_all()
+            return
+        # Our labels change with every staged node: that concerns the models whose labels they are, not all of them.
+        before, after = names.staged_labels(former.labels), names.staged_labels(node.labels)
+        changed = {label for label, _ in before.items() ^ after.items()}
+        for uid, key in self._keys.items() if changed else ():
+            if names.node_label(uid) in changed:
+                self._models.wake(key)
 
     def node_gone(self, name: str) -> None:
         """A node was deleted."""
@@ -149,16 +161,10 @@ class Reconciler:
 
     # --- wake-ups -------------------------------------------------------------------------------------------------
 
-    def _wake_owner(self, item: Item[StagingJob]) -> None:
-        key = self._keys.get(item.group.rpartition("/")[2])
+    def _wake_owner(self, uid: str) -> None:
+        key = self._keys.get(uid)
         if key is not None:
             self._models.wake(key)
-
-    def _wake_pods_owner(self, item: Item[StagingPod]) -> None:
-        namespace, _, job_name = item.group.partition("/")
-        for uid, key in self._keys.items():
-            if key[0] == namespace and any(job.name == job_name for job in self._jobs.group(f"{namespace}/{uid}")):
-                self._models.wake(key)
 
     def _wake_gates(self, key: Key) -> None:
         for pod in self._gated.values():
@@ -331,6 +337,12 @@ class Watchdog:
             if now - since > self._quiet_seconds:
                 return f"the watch of ModelWeights missed {key[0]}/{key[1]} for {now - since:.0f} s"
         return ""
+
+
+def _without_our_labels(node: Node) -> Node:
+    return replace(
+        node, labels={key: value for key, value in node.labels.items() if not key.startswith(names.NODE_LABEL_PREFIX)}
+    )
 
 
 def _job_item(body: Json) -> Item[StagingJob] | None:

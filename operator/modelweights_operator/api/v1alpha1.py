@@ -421,7 +421,9 @@ class Revision(_Model):
     size_bytes: int = Field(default=0, ge=0, description="Bytes of all files.", json_schema_extra={"format": "int64"})
     tensor_count: int = Field(default=0, ge=0, description="Number of tensors.")
     since: str = Field(
-        default="", description="When it became the published one.", json_schema_extra={"format": "date-time"}
+        default="",
+        description="When it became the published one, or was first proven.",
+        json_schema_extra={"format": "date-time"},
     )
 
 
@@ -476,6 +478,9 @@ class Status(_Model):
 
     observed_generation: int = Field(default=0, ge=0, description="The generation of the spec that this speaks of.")
     published: Revision | None = Field(default=None, description="The checkpoint that pods may start with.")
+    candidate: Revision | None = Field(
+        default=None, description="What nodes have proven that isn't published: on too few nodes as yet."
+    )
     summary: Summary = Field(default_factory=Summary, description="Counts of nodes.")
     nodes: dict[str, NodeStatus] = Field(
         default={}, max_length=MAX_NODES, description="Each selected node by its name."

@@ -6,15 +6,12 @@ The plan lists effects in the order in which they are safe: results are copied t
 engine's ConfigMap and the node labels are there before the status says Available, and good Jobs go after that.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import conditions, manifests, names, placement, policies, reports
-from modelweights_operator.domain.clock import rfc3339
+from modelweights_operator.domain import conditions, manifests, names, placement, policies, revisions
 from modelweights_operator.domain.conditions import Assessment, Trouble
 from modelweights_operator.domain.sizes import human_bytes
 from modelweights_operator.domain.snapshot import Node, Snapshot
@@ -66,13 +63,16 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     assert spec is not None  # noqa: S101 - a missing spec is a problem, answered above
     decisions = _decisions(snapshot, spec, targets, now)
     entries = {name: decision.entry for name, decision in decisions.items()}
-    wanted = _wanted_digest(snapshot, entries)
-    entries = {name: _compare(entry, wanted, now) for name, entry in entries.items()}
+    wanted = revisions.wanted_digest(snapshot.owner.status.published, entries.values())
+    entries = {name: revisions.compare(entry, wanted, now) for name, entry in entries.items()}
     created, entries = _admit(snapshot, spec, targets, decisions, entries)
-    published = _published(snapshot, spec, entries, decisions, wanted, now)
+    reports = [decision.report for decision in decisions.values() if decision.report]
+    published, candidate = revisions.advance(
+        snapshot.owner.status, spec, ready=_ready_count(entries), wanted=wanted, reports=reports, now=now
+    )
     holding = _holders(snapshot, entries)
     facts = _assess(snapshot, spec, decisions, entries, published, holding)
-    status = _status(snapshot, facts, published, entries, now)
+    status = _status(snapshot, facts, published, entries, now).model_copy(update={"candidate": candidate})
     plan = Plan(
         status=status,
         delete_jobs=_jobs_to_delete(snapshot, decisions),
@@ -194,43 +194,6 @@ def _admit(
     return tuple(created), admitted
 
 
-# --- which checkpoint -------------------------------------------------------------------------------------------------
-
-
-def _wanted_digest(snapshot: Snapshot, entries: Mapping[str, api.NodeStatus]) -> str:
-    """The checkpoint that most nodes proved under this spec; the published one, then the smaller digest, breaks a tie."""
-    published = snapshot.owner.status.published
-    counts = Counter(entry.manifest_digest for entry in entries.values() if _proved(entry))
-    return max(
-        counts,
-        key=lambda digest: (counts[digest], published is not None and digest == published.manifest_digest, digest),
-        default="",
-    )
-
-
-def _proved(entry: api.NodeStatus) -> bool:
-    return entry.state == "Ready" or entry.reason == policies.DIGEST_MISMATCH
-
-
-def _compare(entry: api.NodeStatus, wanted: str, now: datetime) -> api.NodeStatus:
-    """A node that proved another checkpoint than most is not ready, and says so."""
-    if not _proved(entry):
-        return entry
-    if entry.manifest_digest == wanted:
-        if entry.state == "Ready":
-            return entry
-        update: dict[str, Any] = {"state": "Ready", "reason": policies.STAGED, "message": "", "attempts": 0}
-        return entry.model_copy(update={**update, "last_transition_time": rfc3339(now)})
-    if entry.reason == policies.DIGEST_MISMATCH:
-        return entry
-    message = (
-        f"the files here give {names.label_digest(entry.manifest_digest)[:12]}, those of the other nodes "
-        f"{names.label_digest(wanted)[:12]}: copy the same checkpoint to all nodes; it is looked at again in 10 minutes"
-    )
-    update = {"state": "Failed", "reason": policies.DIGEST_MISMATCH, "message": message}
-    return entry.model_copy(update={**update, "last_transition_time": rfc3339(now)})
-
-
 def _holders(snapshot: Snapshot, entries: Mapping[str, api.NodeStatus]) -> dict[str, str]:
     """Per node that holds a proven checkpoint under its present boot, the digest."""
     return {
@@ -240,43 +203,12 @@ def _holders(snapshot: Snapshot, entries: Mapping[str, api.NodeStatus]) -> dict[
     }
 
 
+def _ready_count(entries: Mapping[str, api.NodeStatus]) -> int:
+    return sum(entry.state == "Ready" for entry in entries.values())
+
+
 def _count(holding: Mapping[str, str], published: api.Revision | None) -> int:
     return sum(published is not None and digest == published.manifest_digest for digest in holding.values())
-
-
-def _published(
-    snapshot: Snapshot,
-    spec: api.Spec,
-    entries: Mapping[str, api.NodeStatus],
-    decisions: Mapping[str, policies.NodeDecision],
-    wanted: str,
-    now: datetime,
-) -> api.Revision | None:
-    """The wanted checkpoint once enough nodes hold it; until then what was published before."""
-    before = snapshot.owner.status.published
-    enough = sum(entry.state == "Ready" for entry in entries.values()) >= spec.placement.min_available_nodes
-    path = manifests.published_path(spec)
-    if not wanted or not enough or (before and (before.manifest_digest, before.path) == (wanted, path)):
-        return before
-    report = _report_of(wanted, snapshot, decisions)
-    since = before.since if before and before.manifest_digest == wanted else rfc3339(now)
-    figures = (
-        {"file_count": report.file_count, "size_bytes": report.size_bytes, "tensor_count": report.tensor_count}
-        if report
-        else {}
-    )
-    return api.Revision(manifest_digest=wanted, path=path, since=since, **figures)
-
-
-def _report_of(
-    digest: str,
-    snapshot: Snapshot,
-    decisions: Mapping[str, policies.NodeDecision],
-) -> reports.Report | None:
-    """A report of that checkpoint: of this cycle, else of a Job that is still there."""
-    fresh = [decision.report for decision in decisions.values() if decision.report]
-    kept = [reports.parse(job.result) for job in snapshot.jobs if job.result]
-    return next((report for report in (*fresh, *kept) if report and report.manifest_digest == digest), None)
 
 
 # --- the outcome ------------------------------------------------------------------------------------------------------
@@ -304,7 +236,7 @@ def _assess(
     return Assessment(
         conflict=_conflict(snapshot, published),
         desired=len(entries),
-        ready=sum(entry.state == "Ready" for entry in entries.values()),
+        ready=_ready_count(entries),
         holding=_count(holding, published),
         min_available=spec.placement.min_available_nodes,
         published=published.manifest_digest if published else "",
@@ -377,7 +309,7 @@ def _status(
 ) -> api.Status:
     owner = snapshot.owner
     evaluated = conditions.evaluate(facts, owner.status.conditions, generation=owner.generation, now=now)
-    ready = sum(entry.state == "Ready" for entry in entries.values())
+    ready = _ready_count(entries)
     return api.Status(
         observed_generation=owner.generation,
         published=published,

@@ -47,7 +47,7 @@ class ContainerState:
 
 @dataclass(frozen=True)
 class StagingPod:
-    """A pod of a staging Job."""
+    """A pod of a staging Job. `owner_uid` is the ModelWeights'."""
 
     name: str
     created_at: datetime
@@ -57,6 +57,7 @@ class StagingPod:
     deleting: bool = False
     scheduled: bool = False
     containers: tuple[ContainerState, ...] = ()
+    owner_uid: str = ""
     memory_limit_bytes: int = 0
     """The smallest memory limit of its containers after admission; 0 without one."""
 

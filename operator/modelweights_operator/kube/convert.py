@@ -120,6 +120,7 @@ def staging_pod(body: Json) -> StagingPod:
         deleting="deletionTimestamp" in metadata,
         scheduled=bool(spec.get("nodeName")),
         containers=tuple(_container(state, images.get(state["name"], "")) for state in states),
+        owner_uid=(metadata.get("labels") or {}).get(names.OWNER_LABEL, ""),
         memory_limit_bytes=min(filter(None, map(_memory_limit, containers)), default=0),
     )
 

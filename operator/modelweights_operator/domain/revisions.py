@@ -1,0 +1,102 @@
+"""Which checkpoint is wanted, which is published. Called by `plan`; pure.
+
+proven on a first node -> candidate --on minAvailableNodes--> published (and stays so until another one is)
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from modelweights_operator.api import v1alpha1 as api
+from modelweights_operator.domain import manifests, names, policies
+from modelweights_operator.domain.clock import rfc3339
+from modelweights_operator.domain.reports import Report
+
+
+def wanted_digest(published: api.Revision | None, entries: Iterable[api.NodeStatus]) -> str:
+    """The checkpoint that most nodes proved under this spec; the published one, then the greater digest, breaks a tie."""
+    counts = Counter(entry.manifest_digest for entry in entries if is_proved(entry))
+    return max(
+        counts,
+        key=lambda digest: (counts[digest], published is not None and digest == published.manifest_digest, digest),
+        default="",
+    )
+
+
+def is_proved(entry: api.NodeStatus) -> bool:
+    """Whether the node proved a checkpoint under this spec, be it another one than most."""
+    return entry.state == "Ready" or entry.reason == policies.DIGEST_MISMATCH
+
+
+def compare(entry: api.NodeStatus, wanted: str, now: datetime) -> api.NodeStatus:
+    """A node that proved another checkpoint than most is not ready, and says so."""
+    if not is_proved(entry):
+        return entry
+    if entry.manifest_digest == wanted:
+        if entry.state == "Ready":
+            return entry
+        update: dict[str, Any] = {"state": "Ready", "reason": policies.STAGED, "message": "", "attempts": 0}
+        return entry.model_copy(update={**update, "last_transition_time": rfc3339(now)})
+    if entry.reason == policies.DIGEST_MISMATCH:
+        return entry
+    message = (
+        f"the files here give {names.label_digest(entry.manifest_digest)[:12]}, those of the other nodes "
+        f"{names.label_digest(wanted)[:12]}: copy the same checkpoint to all nodes; it is looked at again in 10 minutes"
+    )
+    update = {"state": "Failed", "reason": policies.DIGEST_MISMATCH, "message": message}
+    return entry.model_copy(update={**update, "last_transition_time": rfc3339(now)})
+
+
+def advance(
+    status: api.Status,
+    spec: api.Spec,
+    *,
+    ready: int,
+    wanted: str,
+    reports: Iterable[Report],
+    now: datetime,
+) -> tuple[api.Revision | None, api.Revision | None]:
+    """Publish the wanted checkpoint once enough nodes hold it.
+
+    Args:
+        status: The status as it was.
+        spec: The spec.
+        ready: Number of nodes that hold the wanted checkpoint.
+        wanted: Its digest, "" when no node proved any.
+        reports: Reports of this cycle, for its figures.
+        now: The time.
+
+    Returns:
+        The published checkpoint and the candidate, each None when there is none.
+    """
+    if not wanted:
+        return status.published, status.candidate
+    revision = _revision(status, manifests.published_path(spec), wanted, reports, now)
+    if ready >= spec.placement.min_available_nodes:
+        return revision, None
+    published = status.published
+    is_published = published is not None and published.manifest_digest == wanted
+    return published, None if is_published else revision
+
+
+def _revision(
+    status: api.Status,
+    path: str,
+    digest: str,
+    reports: Iterable[Report],
+    now: datetime,
+) -> api.Revision:
+    """What is known of a checkpoint: from the status, else from a report; its files are the same, or so is not its digest."""
+    for known in (status.published, status.candidate):
+        if known is not None and known.manifest_digest == digest:
+            return known.model_copy(update={"path": path})
+    report = next((report for report in reports if report.manifest_digest == digest), Report())
+    return api.Revision(
+        manifest_digest=digest,
+        path=path,
+        since=rfc3339(now),
+        file_count=report.file_count,
+        size_bytes=report.size_bytes,
+        tensor_count=report.tensor_count,
+    )
