@@ -1,0 +1,163 @@
+"""What the tests play themselves: nodes that come and go, and the Job controller and kubelets by writing their statuses.
+
+A stand-in: no container runs here, and what a kubelet really writes is seen in the end-to-end tests.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.integration.client import Json, Kube, core_path, job_path, model_path, poll
+
+DIGEST = "sha256:" + "a" * 64
+OTHER_DIGEST = "sha256:" + "b" * 64
+NODE = "modelweights.io/node"
+
+
+def report(digest: str = DIGEST, **fields: Any) -> str:
+    """The report of a staging that ended well."""
+    figures = {"sizeBytes": 1000, "fileCount": 3, "tensorCount": 7, "residentBytes": 1000, "loadSeconds": 0.5}
+    return json.dumps({"step": "report", "exitCode": 0, "manifestDigest": digest, **figures, **fields})
+
+
+def failure(reason: str = "BadHeader", exit_code: int = 30) -> str:
+    """The report of a staging that failed."""
+    return json.dumps({"step": "validate", "exitCode": exit_code, "reason": reason, "message": "a.safetensors: short"})
+
+
+@dataclass(frozen=True)
+class Team:
+    """One namespace with nodes of its own, which its ModelWeights selects by a label."""
+
+    admin: Kube
+    namespace: str
+
+    # --- nodes ----------------------------------------------------------------------------------------------------
+
+    def node_name(self, name: str) -> str:
+        return f"{self.namespace}-{name}"
+
+    def add_node(self, name: str, boot: str = "boot-1") -> str:
+        """A ready node; its name."""
+        full = self.node_name(name)
+        labels = {"team": self.namespace, "kubernetes.io/hostname": f"host-{full}"}
+        self.admin.create("/api/v1/nodes", {"metadata": {"name": full, "labels": labels}})
+        self.boot_node(name, boot)
+        return full
+
+    def boot_node(self, name: str, boot: str) -> None:
+        """Give a node another boot ID."""
+        ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
+        status = {"nodeInfo": {"bootID": boot}, "conditions": [ready]}
+        content = "application/strategic-merge-patch+json"
+        self.admin.patch(f"/api/v1/nodes/{self.node_name(name)}/status", {"status": status}, content)
+
+    def label_node(self, name: str, labels: dict[str, str | None]) -> None:
+        self.admin.patch(f"/api/v1/nodes/{self.node_name(name)}", {"metadata": {"labels": labels}})
+
+    def delete_node(self, name: str) -> None:
+        self.admin.delete(f"/api/v1/nodes/{self.node_name(name)}")
+
+    def staged_labels(self, name: str) -> dict[str, str]:
+        labels = self.admin.get(f"/api/v1/nodes/{self.node_name(name)}")["metadata"]["labels"]
+        return {key: value for key, value in labels.items() if key.startswith("staged.modelweights.io/")}
+
+    # --- the ModelWeights -----------------------------------------------------------------------------------------
+
+    def manifest(self, name: str = "llama", **spec: Any) -> Json:
+        own = {
+            "source": {"hostPath": {"path": "/models/llama"}},
+            "placement": {"nodeSelector": {"team": self.namespace}},
+        }
+        metadata = {"name": name, "namespace": self.namespace}
+        return {
+            "apiVersion": "modelweights.io/v1alpha1",
+            "kind": "ModelWeights",
+            "metadata": metadata,
+            "spec": {**own, **spec},
+        }
+
+    def create_model(self, name: str = "llama", **spec: Any) -> Json:
+        return self.admin.create(model_path(self.namespace), self.manifest(name, **spec))
+
+    def model(self, name: str = "llama") -> Json:
+        return self.admin.get(model_path(self.namespace, name))
+
+    def conditions(self, name: str = "llama") -> dict[str, tuple[str, str]]:
+        found = self.model(name).get("status", {}).get("conditions", [])
+        return {each["type"]: (each["status"], each["reason"]) for each in found}
+
+    def wait_for(self, kind: str, status: str, reason: str = "", name: str = "llama", seconds: float = 20) -> str:
+        """Wait for a condition; its message."""
+
+        def probe() -> str:
+            found = self.model(name).get("status", {}).get("conditions", [])
+            return next(
+                (
+                    each["message"] or " "
+                    for each in found
+                    if (each["type"], each["status"]) == (kind, status) and reason in ("", each["reason"])
+                ),
+                "",
+            )
+
+        return poll(probe, f"{kind}={status} {reason}", seconds)
+
+    def state(self, node: str, name: str = "llama") -> str:
+        entry = self.model(name).get("status", {}).get("nodes", {}).get(self.node_name(node), {})
+        return f"{entry.get('state', '')} {entry.get('reason', '')}".strip()
+
+    # --- Jobs -----------------------------------------------------------------------------------------------------
+
+    def jobs(self) -> list[Json]:
+        return [job for job in self.admin.items(job_path(self.namespace)) if "deletionTimestamp" not in job["metadata"]]
+
+    def job_of(self, node: str) -> Json | None:
+        full = self.node_name(node)
+        return next((job for job in self.jobs() if job["metadata"]["annotations"].get(NODE) == full), None)
+
+    def wait_for_job(self, node: str) -> Json:
+        return poll(lambda: self.job_of(node), f"a Job for {node}")
+
+    def end(self, job: Json, text: str) -> None:
+        """Play kubelet and Job controller: the pod's last step says `text`, and the Job ends as its exit code says."""
+        code = json.loads(text)["exitCode"]
+        self._pod(job, text, code)
+        moment = "2026-03-01T12:00:00Z"
+        kinds = ("SuccessCriteriaMet", "Complete") if code == 0 else ("FailureTarget", "Failed")
+        moments = {"lastTransitionTime": now(), "lastProbeTime": now()}
+        conditions = [{"type": kind, "status": "True", "reason": "Test", "message": "", **moments} for kind in kinds]
+        ends = {"succeeded": 1, "completionTime": now()} if code == 0 else {"failed": 1}
+        status = {"startTime": moment, "conditions": conditions, **ends}
+        self.admin.patch(f"{job_path(self.namespace, job['metadata']['name'])}/status", {"status": status})
+
+    def _pod(self, job: Json, text: str, code: int) -> None:
+        metadata, template = job["metadata"], job["spec"]["template"]
+        reference = {"apiVersion": "batch/v1", "kind": "Job", "name": metadata["name"], "uid": metadata["uid"]}
+        pod = {
+            "metadata": {
+                "name": f"{metadata['name']}-x",
+                "labels": template["metadata"]["labels"],
+                "ownerReferences": [{**reference, "controller": True, "blockOwnerDeletion": True}],
+            },
+            "spec": template["spec"],
+        }
+        self.admin.create(core_path(self.namespace, "pods"), pod)
+        ended = {"exitCode": code, "message": text, "startedAt": now(), "finishedAt": now()}
+        container = {"name": "report", "image": "x", "imageID": "x", "ready": False, "restartCount": 0}
+        status = {
+            "phase": "Failed" if code else "Succeeded",
+            "containerStatuses": [{**container, "state": {"terminated": ended}}],
+        }
+        self.admin.patch(f"{core_path(self.namespace, 'pods', pod['metadata']['name'])}/status", {"status": status})
+
+    def stage(self, *nodes: str, digest: str = DIGEST) -> None:
+        """Let the staging of nodes end well."""
+        for node in nodes:
+            self.end(self.wait_for_job(node), report(digest))
+
+
+def now() -> str:
+    """The time as the API writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

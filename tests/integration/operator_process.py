@@ -1,0 +1,107 @@
+"""The operator as a process of its own, with the rights of its service account; ended by its id."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.integration.client import poll
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class OperatorProcess:
+    """`python -m modelweights_operator`; start and kill it as often as needed."""
+
+    def __init__(self, kubeconfig: Path, log: Path) -> None:
+        self._log, self._port = log, free_port()
+        self._environment = {
+            **os.environ,
+            "KUBECONFIG": str(kubeconfig),
+            "PYTHONPATH": str(REPOSITORY / "operator"),
+            "MODELWEIGHTS_LOADER_IMAGE": "loader:test",
+            "MODELWEIGHTS_HOST_PATH_ROOTS": "/models",
+            "MODELWEIGHTS_HEALTH_PORT": str(self._port),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start it, and wait until it is ready."""
+        with self._log.open("ab") as log:
+            argv = [sys.executable, "-m", "modelweights_operator"]
+            self._process = subprocess.Popen(argv, env=self._environment, stdout=log, stderr=log, cwd="/")
+        if wait:
+            poll(lambda: self.probe("readyz") == 200, f"the operator is ready; {self._log}", 30)
+
+    def probe(self, what: str) -> int:
+        """The status of `/healthz` or `/readyz`; 0 without an answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{what}", timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        except OSError:
+            return 0
+
+    def log(self) -> str:
+        """All that it said."""
+        return self._log.read_text()
+
+    def kill(self) -> None:
+        """SIGKILL: it gets no chance to finish anything."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; its exit status."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(how)
+        try:
+            status = self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        self._process = None
+        return status
+
+    def kill_after(self, seconds: float) -> None:
+        """Start it and kill it so long after it became ready, wherever it then is."""
+        self.start()
+        # The moment is the point here, and every one of them must do.
+        time.sleep(seconds)
+        self.kill()
+
+    def wait(self, seconds: float = 20) -> int:
+        """Wait until it ends by itself; its exit status."""
+        assert self._process is not None
+        return self._process.wait(seconds)

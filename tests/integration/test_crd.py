@@ -1,0 +1,218 @@
+"""Every rule of the CRD both ways, with the message as kubectl shows it; defaults, pruning, columns, explanations."""
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.api import ApiServer
+from tests.cluster.errors import CommandError
+from tests.integration.client import Json, Kube, RefusedError, model_path, poll
+
+HOST = {"hostPath": {"path": "/models/x"}}
+
+
+def claim(name: str = "c", path: str = "") -> Json:
+    return {"persistentVolumeClaim": {"claimName": name, "path": path}}
+
+
+def dry_run(
+    admin: Kube, namespace: str, spec: Any, name: str = "m", query: str = "dryRun=All&fieldValidation=Strict"
+) -> Json:
+    body = {"apiVersion": "modelweights.io/v1alpha1", "kind": "ModelWeights", "metadata": {"name": name}, "spec": spec}
+    return admin.create(f"{model_path(namespace)}?{query}", body)
+
+
+def kept(given: Any, found: Any) -> bool:
+    """Whether all that was given is in what was found, as it was."""
+    if isinstance(given, dict):
+        return all(key in found and kept(value, found[key]) for key, value in given.items())
+    if isinstance(given, list):
+        return len(given) == len(found) and all(kept(*pair) for pair in zip(given, found, strict=True))
+    return bool(given == found)
+
+
+def path(value: str) -> Json:
+    return {"source": {"hostPath": {"path": value}}}
+
+
+def toleration(**fields: str) -> Json:
+    return {"source": HOST, "placement": {"tolerations": [fields]}}
+
+
+def prefetch(**fields: Any) -> Json:
+    return {"source": HOST, "prefetch": fields}
+
+
+def staging(**fields: Any) -> Json:
+    return {"source": HOST, "staging": fields}
+
+
+ACCEPTED = {
+    "a host path": {"source": HOST},
+    "a path with dots in a name": path("/models/llama-3.1..v2/.hidden"),
+    "a claim": {"source": claim()},
+    "a claim with a path": {"source": claim("a.b-c", "x/y..z")},
+    "a toleration of everything": toleration(operator="Exists"),
+    "a toleration of a value": toleration(key="a", value="b", effect="NoSchedule"),
+    "a block size as an integer": prefetch(blockSize=4096),
+    "a block size as a quantity": prefetch(blockSize="1Gi", numThreads=4),
+    "a decimal block size of whole pages": prefetch(blockSize="512k"),
+    "4Gi in flight": prefetch(blockSize="16Mi", numThreads=256),
+    "one thread": prefetch(numThreads=1),
+    "all percent": prefetch(minResidentPercent=100),
+    "labels of a queue": staging(labels={"kueue.x-k8s.io/queue-name": "a"}, annotations={"a": "b"}),
+    "a serial queue": {"source": HOST, "validation": {"engine": {"queueSize": -1}}},
+}
+
+REJECTED = {
+    "no source": ({}, "spec.source: Required value"),
+    "an empty source": ({"source": {}}, "exactly one of hostPath and persistentVolumeClaim must be given"),
+    "two sources": ({"source": {**HOST, **claim()}}, "exactly one of hostPath and persistentVolumeClaim must be given"),
+    "a relative path": (path("models/x"), "must be an absolute path such as /models/llama"),
+    "a path that climbs": (path("/models/../etc"), "must not hold '.' or '..' as a part"),
+    "a path with a dot": (path("/models/./x"), "must not hold '.' or '..' as a part"),
+    "a path with two slashes": (path("/models//x"), "must not hold '//'"),
+    "a path too short": (path("/"), "should be at least 2 chars long"),
+    "a path too long": (path("/" + "x" * 1024), "Too long"),
+    "a claim's absolute path": ({"source": claim(path="/x")}, "must be relative to the volume's root"),
+    "a claim's path that climbs": ({"source": claim(path="a/../..")}, "must not hold '.' or '..' as a part"),
+    "a claim's bad name": ({"source": claim("Bad_Name")}, "should match"),
+    "a value beside Exists": (toleration(key="a", operator="Exists", value="b"), "value must be empty when operator is Exists"),
+    "Equal without a key": (toleration(value="b"), "key must be given when operator is Equal"),
+    "an unknown effect": (toleration(key="a", effect="NoWay"), "Unsupported value"),
+    "a block too small": (prefetch(blockSize="2Ki"), "must be at least 4Ki"),
+    "a block too big": (prefetch(blockSize="2Gi", numThreads=1), "must be at most 1Gi"),
+    "a block of broken pages": (prefetch(blockSize="15M"), "must be a multiple of 4Ki, a page (16Mi is one, 15M is not)"),
+    "a negative block": (prefetch(blockSize=-4096), "must be at least 4Ki"),
+    "a block that is no quantity": (prefetch(blockSize="16 MiB"), "should match"),
+    "a block with a fraction": (prefetch(blockSize="1.5Mi"), "should match"),
+    "too much in flight": (prefetch(blockSize="32Mi", numThreads=256), "numThreads times blockSize must be at most 4Gi"),
+    "too much in flight with the default block": (prefetch(blockSize="1Gi"), "numThreads times blockSize must be at most 4Gi"),
+    "no threads": (prefetch(numThreads=0), "should be greater than or equal to 1"),
+    "too many threads": (prefetch(numThreads=257), "should be less than or equal to 256"),
+    "more than all": (prefetch(minResidentPercent=101), "should be less than or equal to 100"),
+    "a label of ours": (staging(labels={"modelweights.io/x": "y"}), "labels must not start with modelweights.io/"),
+    "a label of the Job's": (staging(labels={"batch.kubernetes.io/job-name": "y"}), "labels must not start with"),
+    "an annotation of ours": (staging(annotations={"modelweights.io/x": "y"}), "annotations must not start with"),
+    "root": (staging(uid=0), "should be greater than or equal to 1"),
+    "an unknown mode": ({"source": HOST, "validation": {"mode": "Guess"}}, "Unsupported value"),
+    "no nodes needed": ({"source": HOST, "placement": {"minAvailableNodes": 0}}, "should be greater than or equal to 1"),
+    "an empty list of terms": (
+        {"source": HOST, "placement": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}}},
+        "should have at least 1 items",
+    ),
+    "an unknown field": ({"source": HOST, "prefech": {}}, 'unknown field "spec.prefech"'),
+    "a spec that is text": ("x", "spec"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_accepted(admin: Kube, namespace: str, spec: Json) -> None:
+    assert kept(spec, dry_run(admin, namespace, spec)["spec"])
+
+
+@pytest.mark.parametrize(("spec", "message"), REJECTED.values(), ids=REJECTED.keys())
+def test_rejected(admin: Kube, namespace: str, spec: Any, message: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        dry_run(admin, namespace, spec)
+    assert message in caught.value.message
+    assert caught.value.status in (400, 422)
+
+
+def test_defaults_are_filled_in(admin: Kube, namespace: str) -> None:
+    assert dry_run(admin, namespace, {"source": HOST})["spec"] == {
+        "source": HOST,
+        "placement": {
+            "nodeSelector": {"nvidia.com/gpu.present": "true"},
+            "minAvailableNodes": 1,
+            "maxConcurrentNodes": 10,
+        },
+        "prefetch": {
+            "mode": "PageCache",
+            "numThreads": 8,
+            "blockSize": "16Mi",
+            "policy": "BestEffort",
+            "minResidentPercent": 95,
+        },
+        "validation": {"mode": "Load", "engine": {"queueSize": 0}, "timeoutSeconds": 0},
+        "staging": {"resources": {"requests": {"cpu": "100m", "memory": "256Mi"}}, "uid": 65532},
+        "suspend": False,
+    }
+
+
+def test_an_unknown_field_is_pruned_where_validation_is_not_strict(admin: Kube, namespace: str) -> None:
+    spec = {"source": HOST, "prefech": {"numThreads": 1}}
+    found = dry_run(admin, namespace, spec, query="dryRun=All&fieldValidation=Ignore")
+    assert "prefech" not in found["spec"]
+
+
+MANIFEST = """
+apiVersion: modelweights.io/v1alpha1
+kind: ModelWeights
+metadata: {name: llama, namespace: %s}
+spec:
+  source: {hostPath: {path: /models/llama}}
+  placement: {nodeSelector: {no: such-node}}
+"""
+
+
+def test_kubectl_shows_a_rules_message_and_creates_nothing(server: ApiServer, admin: Kube, namespace: str) -> None:
+    manifest = (MANIFEST % namespace).replace("/models/llama", "/models/../etc")
+    with pytest.raises(
+        CommandError, match=r"The ModelWeights \"llama\" is invalid: .*must not hold '.' or '..' as a part"
+    ):
+        server.kubectl("apply", "-f", "-", input=manifest)
+    assert admin.items(model_path(namespace)) == []
+
+
+def test_the_status_is_a_subresource_and_is_kept_as_declared(server: ApiServer, admin: Kube, namespace: str) -> None:
+    server.kubectl("apply", "--server-side", "-f", "-", input=MANIFEST % namespace)
+    where = model_path(namespace, "llama")
+    admin.patch(where, {"status": {"summary": {"readyRatio": "9/9"}}})
+    assert admin.get(where).get("status", {}).get("summary", {}).get("readyRatio") != "9/9"
+    condition = {
+        "type": "Ready", "status": "True", "reason": "AllNodesReady", "message": "2 of 2",
+        "lastTransitionTime": "2026-03-01T12:00:00Z", "observedGeneration": 1,
+    }  # fmt: skip
+    status = {
+        "observedGeneration": 1,
+        "published": {"manifestDigest": "sha256:aa", "sizeBytes": 2**40},
+        "summary": {"desired": 2, "ready": 2, "readyRatio": "2/2", "size": "1Ti"},
+        "nodes": {"node.a": {"state": "Ready", "bootID": "b", "loadSeconds": 1.5, "residentBytes": 2**40}},
+        "conditions": [condition],
+    }
+    admin.patch(f"{where}/status", {"status": {**status, "unknownField": 1}, "spec": {"suspend": True}})
+    found = admin.get(where)
+    assert found["status"] == status
+    assert found["spec"]["suspend"] is False
+    plain = server.kubectl("get", "mw", "llama", "-n", namespace).split("\n")
+    assert plain[0].split() == ["NAME", "READY", "NODES", "SIZE", "STATUS", "AGE"]
+    assert plain[1].split()[:5] == ["llama", "True", "2/2", "1Ti", "AllNodesReady"]
+    wide = server.kubectl("get", "mw", "llama", "-n", namespace, "-o", "wide").split("\n")
+    assert wide[0].split() == ["NAME", "READY", "NODES", "SIZE", "STATUS", "AGE", "AVAILABLE", "DIGEST", "MESSAGE"]
+    assert "sha256:aa" in wide[1]
+
+
+@pytest.mark.parametrize("patch", [{"nodes": {"n": {"state": "Dancing"}}}, {"conditions": [{"type": "Ready"}]}])
+def test_a_status_that_is_none_is_refused(server: ApiServer, admin: Kube, namespace: str, patch: Json) -> None:
+    server.kubectl("apply", "--server-side", "-f", "-", input=MANIFEST % namespace)
+    with pytest.raises(RefusedError, match="status"):
+        admin.patch(f"{model_path(namespace, 'llama')}/status", {"status": patch})
+
+
+def test_kubectl_explains_the_fields(server: ApiServer, chart: str) -> None:
+    assert chart
+
+    # The API server publishes a new kind's description a moment after it serves the kind.
+    def explained() -> str:
+        return server.kubectl("explain", "mw.spec.prefetch", check=False)
+
+    text = poll(lambda: found if "numThreads" in (found := explained()) else "", "kubectl explain")
+    assert "How it is read into the page cache." in text
+    assert "Threads that read, as in the engines." in text
+    assert "blockSize" in text
+
+
+def test_it_is_in_the_category_all(server: ApiServer, namespace: str) -> None:
+    server.kubectl("apply", "--server-side", "-f", "-", input=MANIFEST % namespace)
+    assert "modelweights.modelweights.io/llama" in server.kubectl("get", "all", "-n", namespace, "-o", "name")

@@ -1,0 +1,149 @@
+"""Pods at the gate: they start only once what they require is there, and are told why when it never will be."""
+
+from typing import Any
+
+import pytest
+
+from modelweights_operator.domain import names
+from tests.integration.client import Json, core_path, model_path, poll
+from tests.integration.cluster_double import DIGEST, Team
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+
+def add_pod(team: Team, name: str = "server", require: str | None = "llama", **spec: Any) -> None:
+    annotations = {} if require is None else {names.REQUIRE_ANNOTATION: require}
+    gates = [{"name": names.GATE}, {"name": "example.com/quota"}]
+    body = {
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"schedulingGates": gates, "containers": [{"name": "c", "image": "x"}], **spec},
+    }
+    team.admin.create(core_path(team.namespace, "pods"), body)
+
+
+def pod(team: Team, name: str = "server") -> Json:
+    return team.admin.get(core_path(team.namespace, "pods", name))
+
+
+def gates(team: Team, name: str = "server") -> list[str]:
+    return [gate["name"] for gate in pod(team, name)["spec"].get("schedulingGates", [])]
+
+
+def told(team: Team, name: str = "server") -> list[tuple[str, str]]:
+    events = team.admin.items(core_path(team.namespace, "events"))
+    return [(event["reason"], event["message"]) for event in events if event["involvedObject"]["name"] == name]
+
+
+def wait_told(team: Team, reason: str, name: str = "server") -> str:
+    return poll(lambda: next((text for kind, text in told(team, name) if kind == reason), ""), f"{reason} on {name}")
+
+
+def test_the_gate_opens_only_after_available_and_towards_the_label(team: Team) -> None:
+    add_pod(team)
+    team.add_node("a")
+    version = pod(team)["metadata"]["resourceVersion"]
+    team.create_model()
+    team.wait_for_job("a")
+    assert names.GATE in gates(team)
+    team.stage("a")
+    poll(lambda: names.GATE not in gates(team), "the gate opens")
+    lifted = pod(team)
+    assert gates(team) == ["example.com/quota"]
+    assert lifted["metadata"]["annotations"][names.DIGEST_ANNOTATION] == DIGEST
+    required = lifted["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [(key, value)] = team.staged_labels("a").items()
+    expression = {"key": key, "operator": "In", "values": [value]}
+    assert required == {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    assert team.conditions()["Available"] == ("True", "NodesStaged")
+    changes = team.admin.history(core_path(team.namespace, "pods"), version, fieldSelector="metadata.name=server")
+    assert len(changes) == 1
+    wait_told(team, "Staged")
+
+
+def test_a_pod_that_comes_later_starts_at_once(team: Team) -> None:
+    team.add_node("a")
+    team.create_model()
+    team.stage("a")
+    team.wait_for("Ready", "True")
+    add_pod(team)
+    poll(lambda: names.GATE not in gates(team), "the gate opens", 5)
+
+
+@pytest.mark.parametrize(
+    ("require", "reason", "message"),
+    [
+        ("nothing", "RequireNotFound", "nothing doesn't exist"),
+        (None, "RequireInvalid", "is missing or empty"),
+        ("llama@v2", "RequireInvalid", "asks for a revision"),
+        ("kube-system/llama", "RequireNotAllowed", "is of another namespace"),
+    ],
+)
+def test_what_never_opens_is_told_on_the_pod_once(team: Team, require: str | None, reason: str, message: str) -> None:
+    add_pod(team, require=require)
+    assert message in wait_told(team, reason)
+    team.add_node("a")
+    team.create_model()
+    team.stage("a")
+    team.wait_for("Ready", "True")
+    assert names.GATE in gates(team)
+    assert [kind for kind, _ in told(team)] == [reason]
+
+
+def test_a_require_that_is_met_later_opens_then(team: Team) -> None:
+    add_pod(team)
+    wait_told(team, "RequireNotFound")
+    team.add_node("a")
+    team.create_model()
+    team.stage("a")
+    poll(lambda: names.GATE not in gates(team), "the gate opens")
+
+
+def test_too_few_nodes_keep_the_gate_shut(team: Team) -> None:
+    add_pod(team)
+    for node in ("a", "b"):
+        team.add_node(node)
+    team.create_model(placement={"nodeSelector": {"team": team.namespace}, "minAvailableNodes": 2})
+    team.stage("a")
+    poll(lambda: team.state("a") == "Ready Staged", "the first node is ready")
+    assert names.GATE in gates(team)
+    team.stage("b")
+    poll(lambda: names.GATE not in gates(team), "the gate opens")
+
+
+def test_a_pod_of_two_models_waits_for_both(team: Team) -> None:
+    add_pod(team, require="llama,qwen")
+    team.add_node("a")
+    team.create_model()
+    team.stage("a")
+    team.wait_for("Ready", "True")
+    assert names.GATE in gates(team)
+    team.create_model("qwen")
+    team.stage("a")
+    poll(lambda: names.GATE not in gates(team), "the gate opens")
+    assert pod(team)["metadata"]["annotations"][names.DIGEST_ANNOTATION] == f"{DIGEST},{DIGEST}"
+
+
+def test_a_pod_bound_to_a_node_waits_for_that_node(team: Team) -> None:
+    field = {"key": "metadata.name", "operator": "In", "values": [team.node_name("b")]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    add_pod(team, affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
+    for node in ("a", "b"):
+        team.add_node(node)
+    team.create_model()
+    team.stage("a")
+    team.wait_for("Available", "True")
+    assert names.GATE in gates(team)
+    team.stage("b")
+    poll(lambda: names.GATE not in gates(team), "the gate opens")
+
+
+def test_a_deleted_model_opens_nothing(team: Team) -> None:
+    team.add_node("a")
+    team.create_model()
+    team.stage("a")
+    team.wait_for("Ready", "True")
+    team.admin.delete(model_path(team.namespace, "llama"))
+    poll(lambda: team.staged_labels("a") == {}, "the label goes")
+    add_pod(team)
+    wait_told(team, "RequireNotFound")
+    assert names.GATE in gates(team)

@@ -1,0 +1,169 @@
+"""The chart on a real API server: it applies, and the service account has the rights that the operator asks for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from kubernetes.aio import client as aio_client
+from kubernetes.aio import config as aio_config
+
+from modelweights_operator import errors
+from modelweights_operator.kube import rights
+from modelweights_operator.kube.client import Api
+from tests.cluster.api import ApiServer
+from tests.integration.client import Kube, poll
+from tests.integration.conftest import SYSTEM, render
+
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+OTHER = "rights"
+
+
+@pytest.fixture(scope="module")
+def other_release(server: ApiServer, chart: str) -> Path:
+    """A second release, whose roles the tests may break; the kubeconfig of its service account."""
+    assert chart
+    manifests = render(OTHER, "crds.enabled=false")
+    server.kubectl("apply", "--server-side", "-f", "-", input=manifests)
+    return server.kubeconfig_for_service_account(SYSTEM, OTHER)
+
+
+async def check(kubeconfig: Path) -> tuple[bool, bool]:
+    configuration = aio_client.Configuration()
+    await aio_config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
+    async with Api(aio_client.ApiClient(configuration)) as api:
+        return await rights.check(api)
+
+
+def reviewed(user: Kube, rule: rights.Rule) -> bool:
+    attributes = {"group": rule.group, "resource": rule.resource, "verb": rule.verb, "subresource": rule.subresource}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = user.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+    return bool(answer["status"].get("allowed"))
+
+
+@pytest.fixture
+def user(other_release: Path) -> Kube:
+    return Kube(other_release)
+
+
+class Roles:
+    """Takes bindings and rules away, and puts them back."""
+
+    def __init__(self, admin: Kube, user: Kube) -> None:
+        self._admin, self._user = admin, user
+        self._bindings: list[dict[str, object]] = []
+        self._core = admin.get(f"{ROLES}/{OTHER}-core")["rules"]
+
+    def unbind(self, feature: str, probe: rights.Rule) -> None:
+        binding = self._admin.get(f"{BINDINGS}/{OTHER}-{feature}")
+        self._bindings.append(
+            {key: binding[key] for key in ("roleRef", "subjects")} | {"metadata": {"name": binding["metadata"]["name"]}}
+        )
+        self._admin.delete(f"{BINDINGS}/{OTHER}-{feature}")
+        poll(lambda: not reviewed(self._user, probe), f"{probe} taken away")
+
+    def take_rule(self, rule: rights.Rule) -> None:
+        resource = f"{rule.resource}/{rule.subresource}" if rule.subresource else rule.resource
+        rules = []
+        for each in self._core:
+            if rule.group in each["apiGroups"] and resource in each["resources"]:
+                others = [name for name in each["resources"] if name != resource]
+                rules += [{**each, "resources": others}] if others else []
+                verbs = [verb for verb in each["verbs"] if verb != rule.verb]
+                rules += [{**each, "resources": [resource], "verbs": verbs}] if verbs else []
+            else:
+                rules.append(each)
+        self._admin.patch(f"{ROLES}/{OTHER}-core", {"rules": rules})
+        poll(lambda: not reviewed(self._user, rule), f"{rule} taken away")
+
+    def restore(self) -> None:
+        for binding in self._bindings:
+            self._admin.create(BINDINGS, binding)
+        self._admin.patch(f"{ROLES}/{OTHER}-core", {"rules": self._core})
+        for rule in (*rights.REQUIRED, rights.LIFT_PODS, rights.LABEL_NODES):
+            poll(lambda rule=rule: reviewed(self._user, rule), f"{rule} given back")  # type: ignore[misc]
+
+
+@pytest.fixture
+def roles(admin: Kube, user: Kube) -> Iterator[Roles]:
+    roles = Roles(admin, user)
+    yield roles
+    roles.restore()
+
+
+def test_applying_the_chart_twice_changes_nothing(chart: str) -> None:
+    assert "serverside-applied" in chart
+
+
+async def test_the_charts_rights_are_enough(account_kubeconfig: Path) -> None:
+    assert await check(account_kubeconfig) == (True, True)
+
+
+async def test_without_the_core_role_every_missing_rule_is_named(other_release: Path, roles: Roles) -> None:
+    roles.unbind("core", rights.REQUIRED[0])
+    with pytest.raises(errors.MissingRightsError) as caught:
+        await check(other_release)
+    assert [str(rule) for rule in rights.REQUIRED if str(rule) not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("feature", "rule", "expected"),
+    [("gate", rights.LIFT_PODS, (False, True)), ("node-labels", rights.LABEL_NODES, (True, False))],
+)
+async def test_without_a_features_role_the_operator_does_without(
+    other_release: Path,
+    roles: Roles,
+    feature: str,
+    rule: rights.Rule,
+    expected: tuple[bool, bool],
+) -> None:
+    roles.unbind(feature, rule)
+    assert await check(other_release) == expected
+
+
+@pytest.mark.parametrize("rule", rights.REQUIRED, ids=str)
+async def test_one_missing_rule_is_named_alone(other_release: Path, roles: Roles, rule: rights.Rule) -> None:
+    roles.take_rule(rule)
+    with pytest.raises(errors.MissingRightsError) as caught:
+        await check(other_release)
+    assert str(caught.value) == f"the service account lacks these rules of a ClusterRole: {rule}"
+
+
+@pytest.mark.parametrize(
+    ("values", "absent"),
+    [("gate.enabled=false", "gate"), ("nodeLabels.enabled=false", "node-labels")],
+)
+def test_a_feature_that_is_off_asks_for_no_right_and_makes_no_policy(values: str, absent: str) -> None:
+    manifests = [each for each in yaml.safe_load_all(render("x", values)) if each]
+    found = {(each["kind"], each["metadata"]["name"]) for each in manifests}
+    policy = {"gate": "x-pods", "node-labels": "x-nodes"}[absent]
+    assert not {("ClusterRole", f"x-{absent}"), ("ValidatingAdmissionPolicy", policy)} & found
+    assert ("ClusterRole", "x-core") in found
+
+
+def test_the_operator_may_read_no_secret_and_write_no_spec(account: Kube, namespace: str) -> None:
+    refused = [
+        ("GET", f"/api/v1/namespaces/{namespace}/secrets"),
+        ("GET", "/api/v1/secrets"),
+        ("PATCH", f"/apis/modelweights.io/v1alpha1/namespaces/{namespace}/modelweights/x"),
+        ("DELETE", f"/api/v1/namespaces/{namespace}/pods/x"),
+        ("POST", f"/api/v1/namespaces/{namespace}/pods"),
+        ("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/x"),
+        ("DELETE", "/api/v1/nodes/x"),
+    ]
+    statuses = [
+        account.ask(
+            method,
+            path,
+            None if method == "GET" else {},
+            "application/merge-patch+json" if method == "PATCH" else "application/json",
+        )[0]
+        for method, path in refused
+    ]
+    assert statuses == [403] * len(refused)
