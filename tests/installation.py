@@ -77,7 +77,12 @@ def get_json(cluster: Cluster, *arguments: str) -> Any:
 
 
 def poll(
-    what: str, ask: Callable[[], T], *, seconds: float = 60, every: float = 0.2, show: Sequence[Callable[[], str]] = ()
+    what: str,
+    ask: Callable[[], T | None],
+    *,
+    seconds: float = 60,
+    every: float = 0.2,
+    show: Sequence[Callable[[], str]] = (),
 ) -> T:
     """Ask until the answer is true, and return it.
 

@@ -1,0 +1,210 @@
+"""Talks with the API server through `kubectl proxy`, so that any kubeconfig works and a poll costs no process.
+
+Used by all end-to-end tests: `Client` for requests, `Recorder` for the history of what is watched.
+"""
+
+import http.client
+import json
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from tests.cluster.build import ensure_program
+from tests.cluster.providers import Cluster
+from tests.installation import poll
+
+Json = dict[str, Any]
+
+MERGE: Final = "application/merge-patch+json"
+NOT_FOUND: Final = 404
+
+_GROUPS: Final = {
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims"),
+    "Pod": ("/api/v1", "pods"),
+    "Job": ("/apis/batch/v1", "jobs"),
+    "DaemonSet": ("/apis/apps/v1", "daemonsets"),
+    "Deployment": ("/apis/apps/v1", "deployments"),
+    "StatefulSet": ("/apis/apps/v1", "statefulsets"),
+    "ModelWeights": ("/apis/modelweights.io/v1alpha1", "modelweights"),
+}
+
+
+class _LocalConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path, timeout: float | None) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class RefusedError(AssertionError):
+    """The API server answered with an error that the test didn't expect."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text[:2000]}")
+        self.status = status
+
+
+def path_of(kind: str, namespace: str, name: str = "") -> str:
+    """The path of an object, or of all of a kind in a namespace."""
+    group, plural = _GROUPS[kind]
+    return f"{group}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
+
+
+class Client:
+    """Requests with the administrator's rights; each is one connection to the proxy."""
+
+    def __init__(self, socket_path: Path) -> None:
+        self._socket_path = socket_path
+
+    def connection(self, timeout: float | None = 30) -> http.client.HTTPConnection:
+        """A connection for a single request."""
+        return _LocalConnection(self._socket_path, timeout)
+
+    def ask(self, method: str, path: str, body: Json | None = None, content_type: str = "application/json") -> str:
+        """Return the text of an answer, or raise RefusedError."""
+        connection = self.connection()
+        try:
+            text = None if body is None else json.dumps(body)
+            connection.request(method, path, text, {"Content-Type": content_type})
+            response = connection.getresponse()
+            answer = response.read().decode(errors="replace")
+        finally:
+            connection.close()
+        if response.status >= 400:
+            raise RefusedError(response.status, answer)
+        return answer
+
+    def get(self, path: str) -> Json:
+        """Read an object or a list."""
+        answer: Json = json.loads(self.ask("GET", path))
+        return answer
+
+    def find(self, path: str) -> Json | None:
+        """Read an object, or return None when it doesn't exist."""
+        try:
+            return self.get(path)
+        except RefusedError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+
+    def items(self, path: str) -> list[Json]:
+        """Read a list."""
+        found: list[Json] = self.get(path)["items"]
+        return found
+
+    def create(self, body: Json) -> Json:
+        """Create a namespaced object; it names its namespace itself."""
+        answer: Json = json.loads(self.ask("POST", path_of(body["kind"], body["metadata"]["namespace"]), body))
+        return answer
+
+    def patch(self, path: str, body: Json) -> Json:
+        """Change an object by a merge patch."""
+        answer: Json = json.loads(self.ask("PATCH", path, body, MERGE))
+        return answer
+
+    def delete(self, path: str, grace_seconds: int | None = None) -> None:
+        """Delete in the background; what is gone already is fine."""
+        options: Json = {"propagationPolicy": "Background"}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        try:
+            self.ask("DELETE", path, options)
+        except RefusedError as error:
+            if error.status != NOT_FOUND:
+                raise
+
+
+@contextmanager
+def connected(cluster: Cluster) -> Iterator[Client]:
+    """A client, for as long as its proxy runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "api"
+        argv = [str(ensure_program("kubernetes")), "kubectl", f"--kubeconfig={cluster.kubeconfig}", "proxy"]
+        with subprocess.Popen([*argv, f"--unix-socket={path}"], stdout=subprocess.DEVNULL) as proxy:
+            try:
+                poll("kubectl proxy answers", path.exists, seconds=20, every=0.05)
+                yield Client(path)
+            finally:
+                proxy.terminate()
+
+
+class Recorder:
+    """All that a watch says, in order, from the moment of its start; one thread for each path.
+
+    etcd numbers all writes in one sequence, so the resourceVersions of what is recorded tell which came first.
+    """
+
+    def __init__(self, client: Client, **paths: str) -> None:
+        self._client = client
+        self._events: dict[str, list[tuple[str, Json]]] = {kind: [] for kind in paths}
+        self._lock = threading.Lock()
+        self._open: list[http.client.HTTPConnection] = []
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._record, args=(kind, path), daemon=True) for kind, path in paths.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End the watches."""
+        self._closed = True
+        for connection in self._open:
+            if connection.sock is not None:
+                connection.sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(timeout=10)
+
+    def history(self, kind: str, namespace: str, name: str = "") -> list[tuple[str, Json]]:
+        """The events (ADDED, MODIFIED, DELETED, each with the object) of a namespace, or of one object."""
+        with self._lock:
+            events = list(self._events[kind])
+        return [
+            (event, body)
+            for event, body in events
+            if body["metadata"]["namespace"] == namespace and name in ("", body["metadata"]["name"])
+        ]
+
+    def first(self, kind: str, namespace: str, name: str) -> Iterator[Json]:
+        """The states of one object in order."""
+        return (body for event, body in self.history(kind, namespace, name) if event != "DELETED")
+
+    def _record(self, kind: str, path: str) -> None:
+        connection = self._client.connection(timeout=None)
+        self._open.append(connection)
+        selector = path.replace("?", "?watch=true&") if "?" in path else f"{path}?watch=true"
+        connection.request("GET", selector)
+        response = connection.getresponse()
+        while not self._closed:
+            line = response.readline()
+            if not line:
+                break
+            event = json.loads(line)
+            with self._lock:
+                self._events[kind].append((event["type"], event["object"]))
+        response.close()
+        connection.close()
+
+
+def selecting(path: str, **selectors: str) -> str:
+    """A path of a list with a label or field selector."""
+    return f"{path}?" + "&".join(f"{key}={quote(value)}" for key, value in selectors.items())
+
+
+def version(body: Json) -> int:
+    """The number of the write that made this state of an object."""
+    return int(body["metadata"]["resourceVersion"])

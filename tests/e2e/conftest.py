@@ -1,0 +1,156 @@
+"""The cluster with images, chart and checkpoints for the whole session; each test has a namespace of its own.
+
+`MODELWEIGHTS_KEEP_CLUSTER=1` leaves the cluster up for a look at it: `python -m tests.cluster --instance e2e kubectl …`.
+"""
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from modelweights_operator.domain import names
+from tests.checkpoints.corrupt import make_corrupt
+from tests.checkpoints.real import make_real
+from tests.checkpoints.split import make_split
+from tests.checkpoints.synthetic import make_synthetic
+from tests.cluster.providers import Cluster, choose
+from tests.e2e.client import Recorder, connected, path_of, selecting
+from tests.e2e.site import BIG, CORRUPT, REAL, SPLIT, SPLIT_SHARDS, Site
+from tests.installation import NAMESPACE, RELEASE, deliver_images, install, poll
+
+INSTANCE = "e2e"
+TEST_TIMEOUT_SECONDS = 240
+
+_site = pytest.StashKey[Site]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Time-outs are for the tests alone: on a new machine the first fixture builds programs and images for minutes."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_SECONDS, func_only=True))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Show what the cluster says when a test fails, since it is gone afterwards."""
+    report: pytest.TestReport = yield  # type: ignore[assignment] # the wrapped hook's result
+    site = item.config.stash.get(_site, None)
+    if report.failed and site is not None:
+        report.sections.append(("cluster", _describe(site.cluster)))
+    return report  # type: ignore[return-value] # likewise
+
+
+def _describe(cluster: Cluster) -> str:
+    asked = (
+        ("describe", "mw", "--all-namespaces"),
+        ("get", "pods,jobs", "--all-namespaces", "--output=wide"),
+        ("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"),
+        ("logs", f"--namespace={NAMESPACE}", f"deploy/{RELEASE}", "--tail=200"),
+        ("logs", f"--namespace={NAMESPACE}", f"deploy/{RELEASE}", "--tail=50", "--previous"),
+    )
+    return "\n".join(f"$ kubectl {' '.join(each)}\n{cluster.kubectl(*each, check=False)}" for each in asked)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The cluster, taken down in the end whatever happened."""
+    cluster = choose("auto", INSTANCE)
+    try:
+        print(cluster.up(), flush=True)
+        yield cluster
+    finally:
+        if os.environ.get("MODELWEIGHTS_KEEP_CLUSTER") != "1":
+            print(cluster.down(), flush=True)
+
+
+@pytest.fixture(scope="session")
+def site(cluster: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The cluster with the operator and the checkpoints on its GPU nodes."""
+    began = time.monotonic()
+    images = deliver_images(cluster)
+    install(cluster, images)
+    print(f"operator installed after {time.monotonic() - began:.1f} s", flush=True)
+    folder = tmp_path_factory.mktemp("checkpoints")
+    _copy_checkpoints(cluster, folder)
+    print(f"checkpoints copied after {time.monotonic() - began:.1f} s", flush=True)
+    ours = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
+    with connected(cluster) as client:
+        record = Recorder(
+            client,
+            jobs=selecting("/apis/batch/v1/jobs", labelSelector=ours),
+            pods="/api/v1/pods",
+            models="/apis/modelweights.io/v1alpha1/modelweights",
+        )
+        try:
+            site = Site(cluster, images, client, record)
+            pytestconfig.stash[_site] = site
+            yield site
+        finally:
+            record.close()
+
+
+def _copy_checkpoints(cluster: Cluster, folder: Path) -> None:
+    real = make_real(folder / "real")
+    split = make_split(real, folder / "split", SPLIT_SHARDS, style="plain")
+    corrupt = make_corrupt("overlapping-offsets", split, folder / "corrupt")
+    for node in cluster.gpu_nodes:
+        for source, destination in ((real, REAL), (split, SPLIT), (corrupt, CORRUPT)):
+            cluster.node_exec(node, ["rm", "-rf", destination])
+            cluster.copy_to_node(node, source, destination)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def big(site: Site, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of 1 GiB in bfloat16 on the first GPU node."""
+    folder = tmp_path_factory.mktemp("big")
+    make_synthetic(folder / "big")
+    site.cluster.copy_to_node(site.cluster.gpu_nodes[0], folder / "big", BIG)
+    shutil.rmtree(folder)
+    return BIG
+
+
+@pytest.fixture(scope="session")
+def make_namespace(site: Site) -> Callable[[str, str], str]:
+    """Makes a namespace with a Pod Security level; "" enforces none."""
+
+    def make(purpose: str, level: str = "") -> str:
+        name = f"{purpose}-{uuid.uuid4().hex[:4]}"
+        site.cluster.kubectl("create", "namespace", name)
+        if level:
+            site.cluster.kubectl("label", "namespace", name, f"pod-security.kubernetes.io/enforce={level}")
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        poll(f"the default account of {name}", lambda: site.client.find(account))
+        return name
+
+    return make
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest, site: Site, make_namespace: Callable[[str, str], str]) -> Iterator[str]:
+    """A namespace for one test, emptied after it."""
+    purpose = request.node.name.removeprefix("test_").replace("_", "-").partition("[")[0][:40].strip("-")
+    name = make_namespace(purpose, "")
+    yield name
+    remove_namespace(site, name)
+
+
+@pytest.fixture(scope="module")
+def module_namespace(
+    request: pytest.FixtureRequest, site: Site, make_namespace: Callable[[str, str], str]
+) -> Iterator[str]:
+    """A namespace for all tests of a module, emptied after them."""
+    name = make_namespace(request.path.stem.removeprefix("test_").replace("_", "-"), "")
+    yield name
+    remove_namespace(site, name)
+
+
+def remove_namespace(site: Site, name: str) -> None:
+    """Delete a namespace and wait until its pods are gone, so that they don't slow down what follows."""
+    site.cluster.kubectl("delete", "namespace", name, "--wait=false")
+    poll(f"the pods of {name} are gone", lambda: not site.client.items(path_of("Pod", name)), seconds=60)

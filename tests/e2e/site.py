@@ -1,0 +1,100 @@
+"""The cluster with the operator installed, as the tests see it: what is asked again and again, with deadlines."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from modelweights_operator.domain import names
+from tests.cluster.providers import Cluster
+from tests.e2e.client import Client, Json, Recorder, path_of, selecting
+from tests.installation import NAMESPACE, RELEASE, Images, condition, poll
+
+REAL: Final = "/models/minilm"
+SPLIT: Final = "/models/minilm-split"
+CORRUPT: Final = "/models/corrupt"
+BIG: Final = "/models/big"
+SPLIT_SHARDS: Final = 12
+
+OPERATOR_SELECTOR: Final = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/name=modelweights-operator"
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the tests work with."""
+
+    cluster: Cluster
+    images: Images
+    client: Client
+    record: Recorder
+
+    def model(self, namespace: str, name: str) -> Json | None:
+        """A ModelWeights as it stands."""
+        return self.client.find(path_of("ModelWeights", namespace, name))
+
+    def pod(self, namespace: str, name: str) -> Json:
+        """A pod as it stands."""
+        return self.client.get(path_of("Pod", namespace, name))
+
+    def await_condition(self, namespace: str, name: str, kind: str = "Ready", *, seconds: float = 60) -> Json:
+        """Wait until a condition of a ModelWeights is True for its present generation; return the object."""
+
+        def ask() -> Json | None:
+            body = self.model(namespace, name)
+            found = condition(body, kind)
+            current = body is not None and found.get("observedGeneration") == body["metadata"]["generation"]
+            return body if current and found.get("status") == "True" else None
+
+        what = f"ModelWeights {namespace}/{name} has condition {kind}"
+        return poll(what, ask, seconds=seconds, show=[self.describe(namespace, name)])
+
+    def describe(self, namespace: str, name: str) -> Callable[[], str]:
+        """What kubectl says of a ModelWeights, for the message of a failed poll."""
+        return lambda: self.cluster.kubectl("describe", "mw", name, f"--namespace={namespace}", check=False)
+
+    def await_running(self, namespace: str, name: str, *, seconds: float = 60) -> Json:
+        """Wait until a pod runs; return it."""
+        return self.await_phase(namespace, name, "Running", seconds=seconds)
+
+    def await_phase(self, namespace: str, name: str, phase: str, *, seconds: float = 60) -> Json:
+        """Wait until a pod is in a phase; return it."""
+
+        def ask() -> Json | None:
+            pod = self.pod(namespace, name)
+            return pod if pod["status"].get("phase") == phase else None
+
+        return poll(f"pod {namespace}/{name} is {phase}", ask, seconds=seconds)
+
+    def log(self, namespace: str, name: str, container: str = "") -> str:
+        """A pod's log."""
+        query = f"?container={container}" if container else ""
+        return self.client.ask("GET", f"{path_of('Pod', namespace, name)}/log{query}")
+
+    def is_gated(self, namespace: str, name: str) -> bool:
+        """Whether a pod waits at our gate and says so."""
+        pod = self.pod(namespace, name)
+        gates = [gate["name"] for gate in pod["spec"].get("schedulingGates") or []]
+        return names.GATE in gates and condition(pod, "PodScheduled").get("reason") == "SchedulingGated"
+
+    def jobs(self, namespace: str) -> list[Json]:
+        """The Jobs of a namespace."""
+        return self.client.items(path_of("Job", namespace))
+
+    def job_uids(self, namespace: str) -> dict[str, set[str]]:
+        """Per node, the UIDs of all staging Jobs that there ever were in a namespace."""
+        found: dict[str, set[str]] = {}
+        for _, body in self.record.history("jobs", namespace):
+            annotations = body["metadata"].get("annotations") or {}
+            if names.NODE_ANNOTATION in annotations:
+                found.setdefault(annotations[names.NODE_ANNOTATION], set()).add(body["metadata"]["uid"])
+        return found
+
+    def node_labels(self, body: Json) -> dict[str, str]:
+        """Per node that has it, the value of a ModelWeights' label."""
+        key = names.node_label(body["metadata"]["uid"])
+        nodes = self.client.items("/api/v1/nodes")
+        labels = {node["metadata"]["name"]: node["metadata"]["labels"].get(key) for node in nodes}
+        return {name: value for name, value in labels.items() if value is not None}
+
+    def operator_pods(self) -> list[Json]:
+        """The operator's pods, those that end included."""
+        return self.client.items(selecting(path_of("Pod", NAMESPACE), labelSelector=OPERATOR_SELECTOR))
