@@ -32,9 +32,8 @@ lint: setup ## style, types, borders between packages, generated files, scripts,
 	.venv/bin/mypy --python-version 3.10 -p modelweights_loader
 	.venv/bin/lint-imports --no-logo
 	$(PYTHON) -m modelweights_operator.crdgen --check
-	.venv/bin/shellcheck tests/setup.sh .ci/run $(wildcard tests/cluster/scripts/*.sh)
+	.venv/bin/shellcheck --external-sources --source-path=SCRIPTDIR tests/setup.sh .ci/run $(wildcard tests/cluster/scripts/*.sh)
 	.venv/bin/hadolint Dockerfile
-	$(CLUSTER) build helm
 	$(CLUSTER) helm lint --strict --quiet charts/modelweights-operator
 
 unit: setup ## tests without a cluster

@@ -50,12 +50,13 @@ def _status(cluster: Cluster) -> int:
 
 def _become(cluster: Cluster, program: str, arguments: Sequence[str]) -> int:
     """Replace this process by kubectl or helm, so that terminals, pipes and signals work as with the real thing."""
-    if not cluster.kubeconfig.exists():
-        raise ClusterError(f"instance {cluster.name} is not up: python -m tests.cluster up --instance {cluster.name}")
     environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
     sys.stdout.flush()
     if program == "helm":
+        # `helm lint` and `helm template` need no cluster; where one is needed, helm says so itself.
         os.execve(ensure_program("helm"), ["helm", *arguments], environment)  # noqa: S606 - no shell is wanted
+    if not cluster.kubeconfig.exists():
+        raise ClusterError(f"instance {cluster.name} is not up: python -m tests.cluster up --instance {cluster.name}")
     os.execve(ensure_program("kubernetes"), ["kubectl", *arguments], environment)  # noqa: S606 - likewise
 
 
