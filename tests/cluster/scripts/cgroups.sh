@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the other scripts: functions on control groups, for version 1, hybrid and version 2.
 
 CGROUPS=/sys/fs/cgroup
