@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=sh
 # Sourced by the other scripts: functions on control groups, for version 1, hybrid and version 2.
 
 CGROUPS=/sys/fs/cgroup
