@@ -149,7 +149,8 @@ def _by_job(context: NodeContext, current: list[StagingJob]) -> NodeDecision | N
         return NodeDecision(kept, active=True)
     by_state = {"Complete": _completed, "Failed": _failed, "Active": _running}
     # The last step's report is the result; the Job controller says so a second or two later.
-    state = "Complete" if job.state == "Active" and failures.final_report(job) else job.state
+    early = reports.parse(failures.final_report(job))
+    state = "Complete" if early is not None and early.manifest_digest else job.state
     decision = by_state[state](context, job)
     return replace(decision, delete_jobs=(*decision.delete_jobs, *(old.name for old in older if not old.deleting)))
 

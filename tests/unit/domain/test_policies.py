@@ -2,7 +2,7 @@
 
 # ruff: noqa: FBT001 - what hypothesis hands over
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -162,6 +162,13 @@ ROWS = {
     ),
     # --- a good end
     "a good Job makes the node ready": Row(Expected("Ready", "Staged", finished=1), jobs=(complete_job(),)),
+    "the last step's report counts before the Job controller has seen it": Row(
+        Expected("Ready", "Staged", finished=1), jobs=(replace(complete_job(), state="Active"),)
+    ),
+    "a last report that can't be read counts once the Job has ended": Row(
+        Expected("Staging", "Starting", active=True, again=5.0),
+        jobs=(replace(complete_job(manifestDigest=""), state="Active"),),
+    ),
     "a good end while suspended counts": Row(
         Expected("Ready", "Staged", finished=1), jobs=(complete_job(),), suspended=True
     ),
