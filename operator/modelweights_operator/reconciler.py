@@ -68,7 +68,11 @@ class Reconciler:
         self._told: dict[str, str] = {}
         self._watchdog = Watchdog(settings.quiet_seconds)
         self._jobs = Informer(
-            api, paths.JOBS, {"labelSelector": _OURS}, _job_item, lambda item: self._wake_owner(item.group)
+            api,
+            paths.JOBS,
+            {"labelSelector": _OURS},
+            _job_item,
+            lambda item: self._wake_owner(item.group.rpartition("/")[2]),
         )
         self._pods = Informer(
             api, paths.PODS, {"labelSelector": _OURS}, _pod_item, lambda item: self._wake_owner(item.value.owner_uid)
