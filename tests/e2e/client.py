@@ -179,8 +179,8 @@ class Recorder:
             if body["metadata"]["namespace"] == namespace and name in ("", body["metadata"]["name"])
         ]
 
-    def first(self, kind: str, namespace: str, name: str) -> Iterator[Json]:
-        """The states of one object in order."""
+    def states(self, kind: str, namespace: str, name: str = "") -> Iterator[Json]:
+        """The states of objects in order, without their ends."""
         return (body for event, body in self.history(kind, namespace, name) if event != "DELETED")
 
     def _record(self, kind: str, path: str) -> None:

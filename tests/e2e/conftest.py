@@ -18,12 +18,13 @@ from tests.checkpoints.real import make_real
 from tests.checkpoints.split import make_split
 from tests.checkpoints.synthetic import make_synthetic
 from tests.cluster.providers import Cluster, choose
-from tests.e2e.client import Recorder, connected, path_of, selecting
+from tests.e2e.client import Recorder, connected, selecting
 from tests.e2e.site import BIG, CORRUPT, REAL, SPLIT, SPLIT_SHARDS, Site
 from tests.installation import NAMESPACE, RELEASE, deliver_images, install, poll
 
 INSTANCE = "e2e"
 TEST_TIMEOUT_SECONDS = 240
+PREPARED = ("prepareNodes.enabled=true",)
 
 _site = pytest.StashKey[Site]()
 
@@ -73,7 +74,7 @@ def site(cluster: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest
     """The cluster with the operator and the checkpoints on its GPU nodes."""
     began = time.monotonic()
     images = deliver_images(cluster)
-    install(cluster, images)
+    install(cluster, images, *PREPARED)
     print(f"operator installed after {time.monotonic() - began:.1f} s", flush=True)
     folder = tmp_path_factory.mktemp("checkpoints")
     _copy_checkpoints(cluster, folder)
@@ -87,11 +88,12 @@ def site(cluster: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest
             models="/apis/modelweights.io/v1alpha1/modelweights",
         )
         try:
-            site = Site(cluster, images, client, record)
+            site = Site(cluster, images, client, record, folder)
             pytestconfig.stash[_site] = site
             yield site
         finally:
             record.close()
+            shutil.rmtree(folder)
 
 
 def _copy_checkpoints(cluster: Cluster, folder: Path) -> None:
@@ -102,7 +104,6 @@ def _copy_checkpoints(cluster: Cluster, folder: Path) -> None:
         for source, destination in ((real, REAL), (split, SPLIT), (corrupt, CORRUPT)):
             cluster.node_exec(node, ["rm", "-rf", destination])
             cluster.copy_to_node(node, source, destination)
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
@@ -151,6 +152,5 @@ def module_namespace(
 
 
 def remove_namespace(site: Site, name: str) -> None:
-    """Delete a namespace and wait until its pods are gone, so that they don't slow down what follows."""
+    """Delete a namespace; nobody waits for its end, since the next test has another one."""
     site.cluster.kubectl("delete", "namespace", name, "--wait=false")
-    poll(f"the pods of {name} are gone", lambda: not site.client.items(path_of("Pod", name)), seconds=60)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from modelweights_operator.domain import names
@@ -20,12 +21,13 @@ OPERATOR_SELECTOR: Final = f"app.kubernetes.io/instance={RELEASE},app.kubernetes
 
 @dataclass(frozen=True)
 class Site:
-    """What the tests work with."""
+    """What the tests work with; `checkpoints` is a local folder with real, split and corrupt."""
 
     cluster: Cluster
     images: Images
     client: Client
     record: Recorder
+    checkpoints: Path
 
     def model(self, namespace: str, name: str) -> Json | None:
         """A ModelWeights as it stands."""

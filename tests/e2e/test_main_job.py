@@ -54,11 +54,11 @@ def test_pod_waits_at_the_gate_until_available(site: Site, run: Run) -> None:
     assert run.gated_before
     available = next(
         body
-        for body in site.record.first("models", run.namespace, "minilm")
+        for body in site.record.states("models", run.namespace, "minilm")
         if condition(body, "Available").get("status") == "True"
     )
     lifted = next(
-        body for body in site.record.first("pods", run.namespace, "waiting") if not body["spec"].get("schedulingGates")
+        body for body in site.record.states("pods", run.namespace, "waiting") if not body["spec"].get("schedulingGates")
     )
     assert version(lifted) > version(available)
     started = run.pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]

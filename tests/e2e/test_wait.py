@@ -1,0 +1,68 @@
+"""The second way to wait: `modelweights-loader wait` as an init container, no gate and no access to the API."""
+
+from functools import partial
+
+import pytest
+
+from tests.e2e.client import Json
+from tests.e2e.objects import RESTRICTED, model_weights, models_mount, models_volume, stand_in_pod
+from tests.e2e.site import REAL, Site
+from tests.installation import poll
+
+PATH = "/models/waited"
+MARKERS = "/models/.modelweights"
+
+
+@pytest.fixture(scope="module")
+def namespace(site: Site, module_namespace: str) -> str:
+    """The checkpoint lies on both nodes under a path that nobody staged yet, and a pod on each waits for it."""
+    for number, node in enumerate(site.cluster.gpu_nodes, start=1):
+        site.cluster.node_exec(node, ["rm", "-rf", PATH, f"{MARKERS}/waited.json"])
+        site.cluster.node_exec(node, ["cp", "-al", REAL, PATH])
+        site.client.create(_waiting_pod(site, module_namespace, f"on-{number}", node))
+    return module_namespace
+
+
+def _waiting_pod(site: Site, namespace: str, name: str, node: str) -> Json:
+    wait = {
+        "name": "wait",
+        "image": site.images.loader,
+        "args": ["wait", PATH],
+        "securityContext": RESTRICTED,
+        **models_mount(),
+    }
+    spec = {"initContainers": [wait], "nodeSelector": {"kubernetes.io/hostname": node}, **models_volume()}
+    return stand_in_pod(namespace, name, site.images.loader, container=models_mount(), **spec)
+
+
+def _is_waiting(site: Site, namespace: str, name: str) -> Json | None:
+    """The pod, when it was scheduled and its init container runs."""
+    pod = site.pod(namespace, name)
+    states = [status["state"] for status in pod["status"].get("initContainerStatuses") or []]
+    return pod if pod["spec"].get("nodeName") and states and "running" in states[0] else None
+
+
+def test_pod_is_scheduled_and_waits_for_the_marker_of_its_node(site: Site, namespace: str) -> None:
+    staged, other = site.cluster.gpu_nodes
+    for name in ("on-1", "on-2"):
+        poll(f"{name} waits in its init container", partial(_is_waiting, site, namespace, name))
+    site.client.create(model_weights(namespace, "waited", PATH, staged))
+    site.await_condition(namespace, "waited")
+    marker = site.cluster.node_exec(staged, ["cat", f"{MARKERS}/waited.json"])
+    started = site.await_running(namespace, "on-1")
+    said = site.log(namespace, "on-1", "wait")
+    assert "waiting: no marker of waited in" in said
+    digest = site.await_condition(namespace, "waited")["status"]["published"]["manifestDigest"]
+    assert digest in marker
+    assert started["spec"]["nodeName"] == staged
+    pod = _is_waiting(site, namespace, "on-2")
+    assert pod is not None
+    assert pod["spec"]["nodeName"] == other
+    assert "no marker of waited" in site.log(namespace, "on-2", "wait")
+
+
+def test_marker_is_the_loaders_and_can_be_read_by_all(site: Site, namespace: str) -> None:
+    site.await_condition(namespace, "waited")
+    staged = site.cluster.gpu_nodes[0]
+    assert site.cluster.node_exec(staged, ["stat", "-c", "%u:%g %a", f"{MARKERS}/waited.json"]) == "65532:65532 644\n"
+    assert site.cluster.node_exec(staged, ["stat", "-c", "%g", MARKERS]) == "65532\n"
