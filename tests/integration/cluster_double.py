@@ -114,8 +114,12 @@ class Team:
         return [job for job in self.admin.items(job_path(self.namespace)) if "deletionTimestamp" not in job["metadata"]]
 
     def job_of(self, node: str) -> Json | None:
+        """The Job that is under way for a node."""
         full = self.node_name(node)
-        return next((job for job in self.jobs() if job["metadata"]["annotations"].get(NODE) == full), None)
+        for job in self.jobs():
+            if job["metadata"]["annotations"].get(NODE) == full and not job.get("status", {}).get("conditions"):
+                return job
+        return None
 
     def wait_for_job(self, node: str) -> Json:
         return poll(lambda: self.job_of(node), f"a Job for {node}")
