@@ -93,8 +93,11 @@ async def _stage(timeline: Timeline, name: str, node: str, path: str) -> Run:
     model = timeline.models[name]
     await timeline.wait(f"ModelWeights {name} Ready", lambda: "Ready" in model.at, _RUN_SECONDS)
     job = next(job for job, seen in timeline.jobs.items() if _owner(seen) == model.body["metadata"]["uid"])
-    moments = {"accepted": accepted, **_moments(timeline, job), "ready": model.at["Ready"]}
-    return Run("staging", _since(started, moments), _loader_seconds(timeline.pods[job].body))
+    pod = timeline.pods[job]
+    # Another watch, which may lag behind the one that said Ready.
+    await timeline.wait(f"the reports of Job {job}", lambda: f"{STEPS[-1]} finished" in pod.at, _RUN_SECONDS)
+    moments = {"accepted": accepted, **_moments(timeline, job, until=model.at["Ready"]), "ready": model.at["Ready"]}
+    return Run("staging", _since(started, moments), _loader_seconds(pod.body))
 
 
 async def _idle_job(timeline: Timeline, kind: str, name: str, template: Json) -> Run:
@@ -108,7 +111,7 @@ async def _idle_job(timeline: Timeline, kind: str, name: str, template: Json) ->
     accepted = time.monotonic()
     job = timeline.jobs[name]
     await timeline.wait(f"Job {name} complete", lambda: "Complete" in job.at, _RUN_SECONDS)
-    moments = {"accepted": accepted, **_moments(timeline, name)}
+    moments = {"accepted": accepted, **_moments(timeline, name, until=job.at["Complete"])}
     await timeline.api.delete(f"{timeline.paths()['jobs']}/{name}")
     await timeline.wait(f"Job {name} gone", lambda: "gone" in job.at, _RUN_SECONDS)
     return Run(kind, _since(started, moments), {})
@@ -147,14 +150,18 @@ def _owner(job: Milestones) -> str | None:
     return references[0]["uid"] if references else None
 
 
-def _moments(timeline: Timeline, job: str) -> dict[str, float]:
-    """The milestones of a Job and its pod, in the order in which they come."""
-    seen, pod = timeline.jobs[job], timeline.pods[job]
-    moments = {"job created": seen.at["created"], "pod created": pod.at["created"], "scheduled": pod.at["scheduled"]}
+def _moments(timeline: Timeline, job: str, until: float) -> dict[str, float]:
+    """The milestones of a Job and its pod, in the order in which they come; what comes after `until` is left out.
+
+    The operator takes the last step's report as the result, so a staging may be Ready before its Job is complete.
+    """
+    seen, pod = timeline.jobs[job].at, timeline.pods[job].at
+    moments = {"job created": seen.get("created"), "pod created": pod.get("created"), "scheduled": pod.get("scheduled")}
     for step in STEPS:
-        moments[f"{step} started"] = pod.at[f"{step} started"]
-        moments[f"{step} finished"] = pod.at[f"{step} finished"]
-    return {**moments, "pod finished": pod.at["finished"], "job complete": seen.at["Complete"]}
+        moments[f"{step} started"] = pod.get(f"{step} started")
+        moments[f"{step} finished"] = pod.get(f"{step} finished")
+    moments |= {"pod finished": pod.get("finished"), "job complete": seen.get("Complete")}
+    return {name: at for name, at in moments.items() if at is not None and at <= until}
 
 
 def _since(started: float, moments: dict[str, float]) -> dict[str, float]:

@@ -32,12 +32,15 @@ def summarise(runs: list[Run]) -> dict[str, Any]:
 
 
 def _summarise_kind(runs: list[Run]) -> dict[str, Any]:
+    gaps = [_gaps(run) for run in runs]
+    # Of the run with the most milestones, since one may come after the end in some runs.
+    names = max(gaps, key=len)
     return {
         "total_seconds": {
             "median": round(median(run.total_seconds for run in runs), 3),
             "each": [run.total_seconds for run in runs],
         },
-        "gap_seconds": {name: round(median(_gaps(run)[name] for run in runs), 3) for name in _gaps(runs[0])},
+        "gap_seconds": {name: round(median(gap[name] for gap in gaps if name in gap), 3) for name in names},
         "runs": [run.at_seconds for run in runs],
     }
 
@@ -58,7 +61,7 @@ def format_table(summary: dict[str, Any]) -> str:
     """A table in Markdown: each gap for each kind of run, then the sum."""
     kinds = summary["kinds"]
     lines = ["| until | " + " | ".join(KINDS) + " |", "|---|" + "--:|" * len(KINDS)]
-    for name in kinds["staging"]["gap_seconds"]:
+    for name in dict.fromkeys((*kinds["empty"]["gap_seconds"], *kinds["staging"]["gap_seconds"])):
         cells = [kinds[kind]["gap_seconds"].get(name) for kind in KINDS]
         lines.append(f"| {name} | " + " | ".join("" if cell is None else f"{cell:.2f}" for cell in cells) + " |")
     totals = [kinds[kind]["total_seconds"] for kind in KINDS]
