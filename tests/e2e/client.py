@@ -183,6 +183,11 @@ class Recorder:
         """The states of objects in order, without their ends."""
         return (body for event, body in self.history(kind, namespace, name) if event != "DELETED")
 
+    def everything(self, kind: str) -> list[Json]:
+        """All states of all objects of a kind."""
+        with self._lock:
+            return [body for _, body in self._events[kind]]
+
     def _record(self, kind: str, path: str) -> None:
         connection = self._client.connection(timeout=None)
         self._open.append(connection)

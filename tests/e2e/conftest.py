@@ -19,12 +19,11 @@ from tests.checkpoints.split import make_split
 from tests.checkpoints.synthetic import make_synthetic
 from tests.cluster.providers import Cluster, choose
 from tests.e2e.client import Recorder, connected, selecting
-from tests.e2e.site import BIG, CORRUPT, REAL, SPLIT, SPLIT_SHARDS, Site
+from tests.e2e.site import BIG, CORRUPT, PREPARED, REAL, SPLIT, SPLIT_SHARDS, Site
 from tests.installation import NAMESPACE, RELEASE, deliver_images, install, poll
 
 INSTANCE = "e2e"
 TEST_TIMEOUT_SECONDS = 240
-PREPARED = ("prepareNodes.enabled=true",)
 
 _site = pytest.StashKey[Site]()
 
@@ -138,7 +137,7 @@ def namespace(request: pytest.FixtureRequest, site: Site, make_namespace: Callab
     purpose = request.node.name.removeprefix("test_").replace("_", "-").partition("[")[0][:40].strip("-")
     name = make_namespace(purpose, "")
     yield name
-    remove_namespace(site, name)
+    site.remove_namespace(name)
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +147,4 @@ def module_namespace(
     """A namespace for all tests of a module, emptied after them."""
     name = make_namespace(request.path.stem.removeprefix("test_").replace("_", "-"), "")
     yield name
-    remove_namespace(site, name)
-
-
-def remove_namespace(site: Site, name: str) -> None:
-    """Delete a namespace; nobody waits for its end, since the next test has another one."""
-    site.cluster.kubectl("delete", "namespace", name, "--wait=false")
+    site.remove_namespace(name)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.cluster.providers import Cluster
+from tests.e2e.client import Json, path_of
+from tests.e2e.site import Site
+from tests.installation import NAMESPACE, condition, poll
 
 _FREEZE: Final = """
 until pid=$(pgrep -o -f "$1"); do sleep 0.05; done
@@ -67,3 +70,50 @@ def _parse(text: str) -> FrozenStep:
         status={name: value.strip() for name, _, value in fields},
         mounts=mounts.splitlines(),
     )
+
+
+class OperatorProcess:
+    """The operator's process on its node, and what is seen of its return."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._pod = poll("the operator is ready", self._ready_pod, seconds=90)
+        self._node: str = self._pod["spec"]["nodeName"]
+        argv = ["pgrep", "-o", "-f", "python -m modelweights_operato[r]"]
+        self._pid = site.cluster.node_exec(self._node, argv).strip()
+
+    @property
+    def restarts(self) -> int:
+        """How often the kubelet restarted it in this pod; the next restart after one is delayed."""
+        count: int = self._pod["status"]["containerStatuses"][0]["restartCount"]
+        return count
+
+    def signal(self, name: str) -> None:
+        """Send a signal, as STOP or KILL."""
+        self._site.cluster.node_exec(self._node, ["kill", f"-{name}", self._pid])
+
+    def kill(self) -> None:
+        """End it as a crash does, by SIGKILL; where the kubelet would delay its restart, with its pod."""
+        restarts = self.restarts
+        self.signal("KILL")
+        if restarts:
+            self._site.client.delete(path_of("Pod", NAMESPACE, self._pod["metadata"]["name"]), grace_seconds=0)
+
+    def await_return(self) -> None:
+        """Wait until another process than this one is ready."""
+        poll("the operator is back", self._is_replaced, seconds=60, every=0.1)
+
+    def _is_replaced(self) -> bool:
+        pod = self._ready_pod()
+        return pod is not None and _started(pod) != _started(self._pod)
+
+    def _ready_pod(self) -> Json | None:
+        living = [pod for pod in self._site.operator_pods() if "deletionTimestamp" not in pod["metadata"]]
+        ready = [pod for pod in living if condition(pod, "Ready").get("status") == "True" and _started(pod)]
+        return ready[0] if len(living) == 1 and ready else None
+
+
+def _started(pod: Json) -> str:
+    """The ID of the container that runs in a pod, "" for none."""
+    statuses = pod["status"].get("containerStatuses") or [{}]
+    return str(statuses[0].get("containerID", "")) if "running" in statuses[0].get("state", {}) else ""

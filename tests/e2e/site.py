@@ -16,6 +16,9 @@ CORRUPT: Final = "/models/corrupt"
 BIG: Final = "/models/big"
 SPLIT_SHARDS: Final = 12
 
+PREPARED: Final = ("prepareNodes.enabled=true",)
+"""The chart's settings for all tests: the marker's folder is there before the first staging."""
+
 OPERATOR_SELECTOR: Final = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/name=modelweights-operator"
 
 
@@ -100,3 +103,7 @@ class Site:
     def operator_pods(self) -> list[Json]:
         """The operator's pods, those that end included."""
         return self.client.items(selecting(path_of("Pod", NAMESPACE), labelSelector=OPERATOR_SELECTOR))
+
+    def remove_namespace(self, name: str) -> None:
+        """Delete a namespace; nobody waits for its end, since the next test has another one."""
+        self.cluster.kubectl("delete", "namespace", name, "--wait=false")

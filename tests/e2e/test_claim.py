@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.e2e.client import Json
-from tests.e2e.conftest import remove_namespace
 from tests.e2e.objects import RESTRICTED, model_weights, stand_in_pod
 from tests.e2e.site import REAL, Site
 from tests.installation import condition
@@ -47,7 +46,7 @@ def restricted(site: Site, make_namespace: Callable[[str, str], str]) -> Iterato
     manifest = {"apiVersion": "v1", "kind": "List", "items": _volume_and_claim(name, site.cluster.gpu_nodes[0])}
     site.cluster.kubectl("create", "--filename=-", input=json.dumps(manifest))
     yield name
-    remove_namespace(site, name)
+    site.remove_namespace(name)
     site.cluster.kubectl("delete", "pv", name, "--wait=false")
 
 
