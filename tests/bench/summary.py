@@ -8,12 +8,17 @@ from tests.bench.staging import KINDS, STEPS, Run
 GOAL_SECONDS: Final = 1.5
 
 
-def overhead_seconds(runs: list[Run]) -> list[float]:
-    """Per round, how much longer the staging took than the empty Job plus the loader's own times."""
+def overhead_seconds(runs: list[Run], end: str = "job complete") -> list[float]:
+    """Per round, how much longer the staging took than the empty Job plus the loader's own times.
+
+    Args:
+        runs: All runs.
+        end: The milestone with which the empty Job counts as done.
+    """
     staged = [run for run in runs if run.kind == "staging"]
     empty = [run for run in runs if run.kind == "empty"]
     return [
-        round(stage.total_seconds - idle.total_seconds - sum(stage.loader_seconds.values()), 3)
+        round(stage.total_seconds - idle.at_seconds[end] - sum(stage.loader_seconds.values()), 3)
         for stage, idle in zip(staged, empty, strict=True)
     ]
 
@@ -22,10 +27,13 @@ def summarise(runs: list[Run]) -> dict[str, Any]:
     """Medians, with each run beside them."""
     by_kind = {kind: [run for run in runs if run.kind == kind] for kind in KINDS}
     overhead = overhead_seconds(runs)
+    strict = overhead_seconds(runs, end=f"{STEPS[-1]} finished")
     return {
         "rounds": len(by_kind["empty"]),
         "goal_seconds": GOAL_SECONDS,
         "overhead_seconds": {"median": round(median(overhead), 3), "each": overhead},
+        # Ready doesn't wait for the end of pod and Job; this figure leaves it out on both sides.
+        "overhead_over_containers_seconds": {"median": round(median(strict), 3), "each": strict},
         "loader_seconds": {step: _median(by_kind["staging"], step) for step in STEPS},
         "kinds": {kind: _summarise_kind(found) for kind, found in by_kind.items()},
     }
@@ -72,16 +80,20 @@ def format_table(summary: dict[str, Any]) -> str:
 
 
 def format_verdict(summary: dict[str, Any]) -> str:
-    """What it comes to, in three lines."""
+    """What it comes to, in a few lines."""
     loader = summary["loader_seconds"]
-    overhead = summary["overhead_seconds"]
+    overhead, strict = summary["overhead_seconds"], summary["overhead_over_containers_seconds"]
     steps = ", ".join(f"{step} {seconds:.2f}" for step, seconds in loader.items())
     met = "met" if overhead["median"] <= summary["goal_seconds"] else "missed"
     return "\n".join(
         (
             f"the loader's own times (s): {steps}; together {sum(loader.values()):.2f}",
-            f"over the empty Job plus these (s): median {overhead['median']:.2f}, each "
-            + ", ".join(f"{seconds:.2f}" for seconds in overhead["each"]),
+            f"over the empty Job plus these (s): {_spread(overhead)}",
+            f"the same, until the empty Job's last container is finished (s): {_spread(strict)}",
             f"goal {summary['goal_seconds']:g} s: {met}",
         )
     )
+
+
+def _spread(figure: dict[str, Any]) -> str:
+    return f"median {figure['median']:.2f}, each " + ", ".join(f"{seconds:.2f}" for seconds in figure["each"])
