@@ -61,7 +61,7 @@ cluster-up: setup ## a cluster to play with (INSTANCE=dev)
 	$(CLUSTER) up --instance $(or $(INSTANCE),dev) --provider $(PROVIDER)
 
 cluster-down: setup ## take down every cluster that this project started
-	@for instance in $(or $(INSTANCE),demo dev e2e); do $(CLUSTER) down --instance $$instance; done
+	@for instance in $(or $(INSTANCE),demo dev e2e bench); do $(CLUSTER) down --instance $$instance; done
 
 clean: ## remove what was made in the clone; the cache outside of it stays
 	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

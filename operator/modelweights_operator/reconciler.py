@@ -188,6 +188,10 @@ class Reconciler:
         if snapshot is None:
             await self._sweep_labels()
             return None
+        if snapshot.owner.deleting:
+            # In the foreground: whatever were made for it now, the garbage collector would have to remove again.
+            self._wake_gates(key)
+            return None
         plan = make_plan(snapshot, now)
         refusals = await apply.change_jobs(self._api, snapshot.owner, plan)
         if refusals:
@@ -263,6 +267,8 @@ class Reconciler:
         except errors.NotFoundError:
             return None
         owner = convert.owner(body)
+        if owner.deleting:
+            return None
         return gate.StagedModel(
             uid=owner.uid,
             available=any(item.type == AVAILABLE and item.status == "True" for item in owner.status.conditions),

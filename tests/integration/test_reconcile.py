@@ -299,5 +299,17 @@ def test_jobs_and_settings_go_with_the_object(team: Team) -> None:
     poll(lambda: team.admin.find(core_path(team.namespace, "configmaps", "llama")) is None, "the ConfigMap goes")
 
 
+def test_a_foreground_deletion_in_mid_run_ends(team: Team) -> None:
+    """Each Job that is made meanwhile would hold the object back once more."""
+    make_ready(team, "a")
+    team.add_node("b")
+    team.wait_for_job("b")
+    path = model_path(team.namespace, "llama")
+    team.admin.delete(path, propagationPolicy="Foreground")
+    poll(lambda: team.admin.find(path) is None, "the object goes")
+    poll(lambda: not team.staged_labels("a"), "its label goes")
+    assert team.admin.items(job_path(team.namespace)) == []
+
+
 def test_the_operator_is_alive(operator: OperatorProcess) -> None:
     assert (operator.probe("healthz"), operator.probe("readyz")) == (200, 200)

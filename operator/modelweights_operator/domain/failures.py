@@ -14,6 +14,7 @@ LONG_BACKOFF_SECONDS: Final = 600
 MAX_QUICK_ATTEMPTS: Final = 5
 OUT_OF_MEMORY_EXIT_CODE: Final = 137
 
+IMAGE_PULL_FAILED: Final = "ImagePullFailed"
 _IMAGE_REASONS: Final = frozenset(
     {
         "ErrImagePull",
@@ -124,7 +125,7 @@ def _pod_progress(pod: StagingPod) -> Progress:
             detail = (
                 f"{container.waiting_reason}: {container.message}" if container.message else container.waiting_reason
             )
-            return Progress("ImagePullFailed", f"image {container.image} can't be pulled: {detail}", blocked=True)
+            return Progress(IMAGE_PULL_FAILED, f"image {container.image} can't be pulled: {detail}", blocked=True)
         if container.waiting_reason in _CREATE_REASONS:
             text = f"step {container.name} can't start: {container.waiting_reason}: {container.message}"
             return Progress("ContainerCreateFailed", text, blocked=True)

@@ -121,6 +121,7 @@ def staging_job(owner: Owner, spec: Spec, node: Node, *, attempt: int, policy: P
                 names.STAGING_DIGEST_ANNOTATION: digest,
                 names.BOOT_ID_ANNOTATION: node.boot_id,
                 names.ROUND_ANNOTATION: str(attempt),
+                names.IMAGE_ANNOTATION: policy.loader_image,
             },
             "ownerReferences": [owner_reference(owner)],
         },

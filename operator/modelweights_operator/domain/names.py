@@ -24,6 +24,8 @@ NODE_UID_ANNOTATION: Final = f"{PREFIX}/node-uid"
 STAGING_DIGEST_ANNOTATION: Final = f"{PREFIX}/staging-digest"
 BOOT_ID_ANNOTATION: Final = f"{PREFIX}/boot-id"
 ROUND_ANNOTATION: Final = f"{PREFIX}/round"
+IMAGE_ANNOTATION: Final = f"{PREFIX}/image"
+"""What the pod was asked to run; admission may have put another registry in front of it."""
 RESULT_ANNOTATION: Final = f"{PREFIX}/result"
 
 # What waiting pods carry, and what is put on nodes.

@@ -157,6 +157,7 @@ def _decisions(
                 suspended=spec.suspend,
                 now=now,
                 refusal=snapshot.refusals.get(node.name, ""),
+                loader_image=snapshot.policy.loader_image,
             )
         )
         for node in targets

@@ -32,7 +32,8 @@ STAGED: Final = "Staged"
 class NodeContext:
     """All that the decision about one node depends on.
 
-    `entry` is what the status says of it so far, `refusal` why the API server refused its Job a moment ago.
+    `entry` is what the status says of it so far, `refusal` why the API server refused its Job a moment ago,
+    `loader_image` with what a Job would be made now.
     """
 
     node: Node
@@ -42,6 +43,7 @@ class NodeContext:
     suspended: bool
     now: datetime
     refusal: str = ""
+    loader_image: str = ""
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,10 @@ def _failed_with(context: NodeContext, job: StagingJob, failure: failures.Failur
 
 def _running(context: NodeContext, job: StagingJob) -> NodeDecision:
     progress = failures.progress(job)
+    if progress.reason == failures.IMAGE_PULL_FAILED and job.image not in ("", context.loader_image):
+        # The administrator named another image since; this pod would ask for the old one for ever.
+        waits = _entry(context, "Waiting", REPLACING, f"the image is {context.loader_image} by now", job.round)
+        return NodeDecision(waits, delete_jobs=(job.name,), active=True)
     entry = _entry(context, "Staging", progress.reason, progress.message, attempts=job.round)
     # A Job without a pod, or a pod without a container, tells its trouble by events only: look again for them.
     again = 5.0 if progress.silent else None

@@ -80,6 +80,8 @@ class StagingJob:
     result: str = ""
     deleting: bool = False
     suspended: bool = False
+    image: str = ""
+    """The loader's image that it was made with, "" when that isn't known."""
     rejection: str = ""
     """Why no pod could be made (quota, Pod Security, a webhook), from the Job's events."""
     pods: tuple[StagingPod, ...] = ()
@@ -95,7 +97,10 @@ class EngineConfigMap:
 
 @dataclass(frozen=True)
 class Owner:
-    """The ModelWeights itself. `spec` is None and `invalid` says why when it can't be read."""
+    """The ModelWeights itself. `spec` is None and `invalid` says why when it can't be read.
+
+    `deleting`: it only waits for the garbage collector to remove what belongs to it.
+    """
 
     namespace: str
     name: str
@@ -104,6 +109,7 @@ class Owner:
     spec: Spec | None
     status: Status
     invalid: str = ""
+    deleting: bool = False
     raw_status: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -140,7 +140,8 @@ async def _write_status(api: Api, owner: Owner, status: model.Status) -> None:
         return
     # With the UID, so that a status never lands on another object of the same name.
     body = {"metadata": {"uid": owner.uid}, "status": patch}
-    await api.patch(f"{paths.modelweights(owner.namespace, owner.name)}/status", body)
+    with contextlib.suppress(errors.NotFoundError):
+        await api.patch(f"{paths.modelweights(owner.namespace, owner.name)}/status", body)
 
 
 def status_json(status: model.Status) -> Json:

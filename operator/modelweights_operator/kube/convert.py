@@ -63,6 +63,7 @@ def owner(body: Mapping[str, Any]) -> Owner:
         spec=spec,
         status=_status(raw_status),
         invalid=invalid,
+        deleting="deletionTimestamp" in metadata,
         raw_status=raw_status,
     )
 
@@ -100,6 +101,7 @@ def job(body: Json) -> StagingJob:
         result=annotations.get(names.RESULT_ANNOTATION, ""),
         deleting="deletionTimestamp" in metadata,
         suspended=bool((body.get("spec") or {}).get("suspend")),
+        image=annotations.get(names.IMAGE_ANNOTATION, ""),
     )
 
 
