@@ -223,6 +223,7 @@ def test_the_job_says_what_it_is_and_whose() -> None:
         "modelweights.io/staging-digest": spec_digest,
         "modelweights.io/boot-id": "boot-node-a",
         "modelweights.io/round": "2",
+        "modelweights.io/image": "loader:1",
     }
     owner = {"apiVersion": "modelweights.io/v1alpha1", "kind": "ModelWeights", "name": "llama", "uid": OWNER_UID}
     assert job["metadata"]["ownerReferences"] == [{**owner, "controller": True, "blockOwnerDeletion": True}]

@@ -33,6 +33,7 @@ from tests.unit.domain.samples import (
 NODE = make_node()
 OTHER_SPEC = make_spec(prefetch={"numThreads": 99})
 RUNNING = make_pod(ContainerState("prefetch"))
+UNPULLED = make_pod(ContainerState("prefetch", image="loader:0", waiting_reason="ImagePullBackOff"))
 
 
 def decide(
@@ -42,7 +43,8 @@ def decide(
     suspended: bool = False,
 ) -> NodeDecision:
     digest = names.staging_digest(make_spec())
-    return policies.decide(NodeContext(node, digest, entry, jobs, suspended=suspended, now=NOW))
+    context = NodeContext(node, digest, entry, jobs, suspended=suspended, now=NOW, loader_image="loader:1")
+    return policies.decide(context)
 
 
 def failed_entry(seconds_ago: float = 1, **changes: Any) -> NodeStatus:
@@ -129,6 +131,16 @@ ROWS = {
     ),
     "a Job whose pods are rejected is stuck": Row(
         Expected("Staging", "PodRejected", active=True, blocked=True, again=5.0), jobs=(make_job(rejection="quota"),)
+    ),
+    "a Job whose image can't be pulled is stuck": Row(
+        Expected("Staging", "ImagePullFailed", active=True, blocked=True),
+        jobs=(make_job(image="loader:1", pods=(UNPULLED,)),),
+    ),
+    "a Job whose image can't be pulled goes when another one is named": Row(
+        waiting("ReplacingJob", active=True, deletes=1), jobs=(make_job(image="loader:0", pods=(UNPULLED,)),)
+    ),
+    "a Job that runs goes on with the image that it has": Row(
+        Expected("Staging", "Prefetching", active=True), jobs=(make_job(image="loader:0", pods=(RUNNING,)),)
     ),
     "the attempts survive in the Job's round": Row(
         Expected("Staging", "Prefetching", active=True, attempts=3), None, (make_job(round=3, pods=(RUNNING,)),)
