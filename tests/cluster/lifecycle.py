@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,6 +106,8 @@ def _start_supervisor(instance: InstancePaths) -> "subprocess.Popen[bytes]":
             start_new_session=True,
         )
     Process.of(supervisor.pid).write(instance.supervisor)
+    # It outlives this call, and maybe this process: somebody has to take its exit status when it doesn't.
+    threading.Thread(target=supervisor.wait, name=f"reap {instance.name}", daemon=True).start()
     return supervisor
 
 
