@@ -17,6 +17,7 @@ from modelweights_operator.domain.sizes import human_bytes
         (1, "1"),
         (1023, "1023"),
         (1024, "1Ki"),
+        (1023 * 1024, "1023Ki"),
         (90_900_000, "86.7Mi"),
         (140_660_000_000, "131Gi"),
         (3 * 2**40, "3Ti"),
