@@ -97,6 +97,13 @@ class Kube:
         assert status == 200, text
         return [json.loads(line) for line in text.splitlines()]
 
+    def status_writes(self) -> int:
+        """How often the API server was asked to patch the status of a ModelWeights, also when nothing changed by it."""
+        _, text = self.ask("GET", "/metrics")
+        wanted = ('resource="modelweights"', 'subresource="status"', 'verb="PATCH"')
+        lines = [line for line in text.splitlines() if line.startswith("apiserver_request_total{")]
+        return sum(int(float(line.split()[-1])) for line in lines if all(part in line for part in wanted))
+
 
 def poll(probe: Callable[[], T | None], what: str, seconds: float = 20) -> T:
     """The first answer of the probe that is true, within a deadline."""

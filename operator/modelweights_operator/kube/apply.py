@@ -145,8 +145,15 @@ async def _write_status(api: Api, owner: Owner, status: model.Status) -> None:
 
 
 def status_json(status: model.Status) -> Json:
-    """The status as it is written: entries of nodes without their defaults, since there may be thousands."""
-    body = status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"nodes"})
+    """The status as it is written.
+
+    Entries of nodes go without their defaults, since there may be thousands; revisions too, since an unknown time would
+    be "", which is no time and has the API server reject the whole status.
+    """
+    body = status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"nodes", "published", "candidate"})
+    for name, revision in (("published", status.published), ("candidate", status.candidate)):
+        if revision is not None:
+            body[name] = revision.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     body["nodes"] = {
         name: entry.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         for name, entry in status.nodes.items()

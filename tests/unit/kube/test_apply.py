@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelweights_operator.api.v1alpha1 import Status
+from modelweights_operator.api.v1alpha1 import Revision, Status
 from modelweights_operator.kube.apply import merge_patch, status_json
 from tests.unit.domain.samples import DIGEST_A, make_entry, make_revision, make_status
 
@@ -59,6 +59,12 @@ def test_only_the_nodes_that_changed_are_sent() -> None:
 def test_a_ready_entry_is_slim() -> None:
     entry = status_json(make_status({"node-a": make_entry()}))["nodes"]["node-a"]
     assert entry.keys() == {"state", "reason", "stagingDigest", "manifestDigest", "bootID", "lastTransitionTime"}
+
+
+def test_a_time_that_is_unknown_is_left_out() -> None:
+    revision = Revision(manifest_digest=DIGEST_A)
+    written = status_json(Status(published=revision, candidate=revision))
+    assert written["published"] == written["candidate"] == {"manifestDigest": DIGEST_A}
 
 
 def test_a_status_is_written_as_the_crd_knows_it_and_read_back_the_same() -> None:
