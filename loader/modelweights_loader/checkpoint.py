@@ -52,7 +52,7 @@ class Checkpoint(NamedTuple):
         return sum(shard.size_bytes for shard in self.shards)
 
 
-def natural_key(name: str) -> list[tuple[int, int, str]]:
+def natural_key(name: str) -> list[tuple[int, int, str, str]]:
     """Sorts shard 2 before shard 10.
 
     Args:
@@ -61,9 +61,15 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
     Returns:
         A key for `sorted`; numbers compare as numbers, everything else as text.
     """
-    return [
-        (0, int(piece), piece) if piece.isdecimal() else (1, 0, piece) for piece in re.split(r"([0-9]+)", name) if piece
-    ]
+    return [_piece_key(piece) for piece in re.split(r"([0-9]+)", name) if piece]
+
+
+def _piece_key(piece: str) -> tuple[int, int, str, str]:
+    """By length, then by digits: an index may name what is too long for `int`."""
+    if not (piece.isascii() and piece.isdecimal()):
+        return (1, 0, piece, "")
+    digits = piece.lstrip("0")
+    return (0, len(digits), digits, piece)
 
 
 def find_checkpoint(path: str, root: str | None = None) -> Checkpoint:

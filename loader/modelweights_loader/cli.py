@@ -7,14 +7,24 @@ does is in `steps`. Must not import torch.
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from modelweights_loader import __version__, steps
-from modelweights_loader.errors import InterruptedByUserError, LoaderError, TerminatedError, UsageError
+from modelweights_loader.errors import (
+    InterruptedByUserError,
+    LoaderError,
+    NoRoomError,
+    TerminatedError,
+    TryAgainError,
+    UsageError,
+    describe_os_error,
+)
 from modelweights_loader.quantity import check_block_bytes, check_in_flight, check_threads, parse_bytes
 
 if TYPE_CHECKING:
@@ -33,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    _secure_streams()
     try:
         parser = _build_parser()
         arguments = parser.parse_args(argv)
@@ -58,6 +69,37 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(number, handler)
 
 
+def _secure_streams() -> None:
+    """Makes output safe whatever we were started with.
+
+    A closed standard stream would have the next file that is opened take its number, and be written to. File names
+    may hold what the terminal's encoding doesn't.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one.
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the process's life
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _say(line: str, stream: TextIO) -> None:
+    """Says how it ended. A full disk behind the stream changes nothing about that."""
+    try:
+        print(line, file=stream, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        # What is buffered would be tried once more at exit, and change the exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _run(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     run: Callable[[argparse.Namespace], steps.Outcome] = arguments.run
@@ -76,9 +118,9 @@ def _run(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if exit_code:
-        print(f"{arguments.command}: {outcome.reason}: {outcome.message}", file=sys.stderr, flush=True)
+        _say(f"{arguments.command}: {outcome.reason}: {outcome.message}", sys.stderr)
     elif not outcome.quiet:
-        print(f"{arguments.command}: {outcome.message}", flush=True)
+        _say(f"{arguments.command}: {outcome.message}", sys.stdout)
     return _write_reports(arguments, outcome, time.monotonic() - started, exit_code)
 
 
@@ -94,7 +136,7 @@ def _write_reports(arguments: argparse.Namespace, outcome: steps.Outcome, second
 
             write_report(arguments.report, report)
     except LoaderError as error:
-        print(f"{arguments.command}: {error.reason}: {error.message}", file=sys.stderr, flush=True)
+        _say(f"{arguments.command}: {error.reason}: {error.message}", sys.stderr)
         return exit_code or error.exit_code
     return exit_code
 
@@ -105,11 +147,31 @@ def _describe(error: LoaderError) -> tuple[int, steps.Outcome]:
 
 def _unexpected(error: Exception) -> LoaderError:
     """Something that nobody thought of: the line names the place, since there is no traceback."""
+    known = _lacking(error)
+    if known is not None:
+        return known
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
     place = f" at {os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}" if frame else ""
     return LoaderError(f"{type(error).__name__}: {error}{place}; this is a bug, please report it", reason="Unexpected")
+
+
+def _lacking(error: Exception) -> LoaderError | None:
+    """What the machine lacks may show at any line: memory, threads, descriptors, disk."""
+    number, said = (error.errno, describe_os_error(error)) if isinstance(error, OSError) else (None, "")
+    if isinstance(error, MemoryError) or number in {errno.ENOMEM, errno.EAGAIN} or "start new thread" in str(error):
+        message = (
+            f"no memory or no thread could be had ({type(error).__name__}: {error}); give more memory, or fewer threads"
+        )
+        return NoRoomError(message, reason="NoMemory")
+    if number in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+        return NoRoomError(f"nothing more can be written ({said}); free disk space", reason="NoRoom")
+    if number in {errno.EMFILE, errno.ENFILE}:
+        return TryAgainError(f"too few files may be open ({said}); raise the limit (ulimit -n)")
+    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
+        return NoRoomError(f"{error.strerror}; free disk space there, or set TMPDIR to a folder that can be written")
+    return None
 
 
 def _raise_terminated(_number: int, _frame: object) -> NoReturn:
@@ -160,7 +222,7 @@ def _add(
     path: str | None = None,
 ) -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-    command.add_argument("path", metavar="PATH", nargs=path, help="folder of the checkpoint")
+    command.add_argument("path", metavar="PATH", nargs=path, type=_path, help="folder of the checkpoint")
     command.add_argument("--root", metavar="DIR", help="PATH and its links must stay below this folder")
     command.add_argument("--report", metavar="FILE", help="write one JSON object of at most 1024 bytes there, in place")
     command.add_argument(
@@ -228,6 +290,14 @@ def _checked(convert: Callable[[str], float], text: str, what: str, low: float, 
         message = f"{text!r} is not {what} from {low:g} to {high:g}"
         raise argparse.ArgumentTypeError(message)
     return value
+
+
+def _path(text: str) -> str:
+    """An empty one would mean the current folder; it comes from a variable that isn't set."""
+    if not text:
+        message = "PATH is empty"
+        raise argparse.ArgumentTypeError(message)
+    return text
 
 
 def _threads(text: str) -> int:

@@ -120,12 +120,14 @@ def error_from_os(error: OSError, path: str, doing: str) -> LoaderError:
     Returns:
         The error to raise, `from` the given one.
     """
+    import errno  # noqa: PLC0415 - only on the way to an error
     import os  # noqa: PLC0415 - only on the way to an error
 
     said = f"cannot {doing} {path} ({describe_os_error(error)})"
     if isinstance(error, PermissionError):
         uid = os.geteuid()
         return WillNotWorkError(f"{said}; make it readable for uid {uid}, gid {os.getegid()}", reason="Forbidden")
-    if isinstance(error, FileNotFoundError):
+    # A file in the place of a folder, a loop of links, a name that is too long: no repetition mends these.
+    if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}:
         return WillNotWorkError(f"{said}; check the path and what is mounted", reason="NotFound")
     return TryAgainError(f"{said}; check the storage, then try again", reason="ReadFailed")

@@ -32,6 +32,8 @@ _BASE_TIMEOUT_SECONDS = 180.0
 _SLOWEST_BYTES_PER_SECOND = 50e6
 _MAX_EVENT_BYTES = 256 * 2**20
 
+# The last one is the dynamic linker's, while torch is imported.
+_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "failed to map segment")
 _SIGNALS = {
     signal.SIGSEGV: ("LoadSegfault", "usually memory that could not be had; give the pod more memory"),
     signal.SIGBUS: ("LoadBusError", "a file shrank or its storage failed while it was read; check the storage"),
@@ -203,8 +205,12 @@ def error_from_exit(code: int) -> LoaderError:
         message = f"the load process ended with exit code {code} and no result; see the log above"
         return TryAgainError(message, reason="LoadNoResult")
     number = -code
-    reason, remedy = _SIGNALS.get(signal.Signals(number), ("LoadSignalled", "see the log above"))
-    message = f"the load process was ended by {signal.Signals(number).name}: {remedy}"
+    reason, remedy = {int(key): said for key, said in _SIGNALS.items()}.get(
+        number, ("LoadSignalled", "see the log above")
+    )
+    # Real-time signals have no name here.
+    name = next((known.name for known in signal.Signals if known == number), f"signal {number}")
+    message = f"the load process was ended by {name}: {remedy}"
     return (NoRoomError if number == signal.SIGKILL else TryAgainError)(message, reason=reason)
 
 
@@ -212,14 +218,14 @@ def _error_from_result(event: dict[str, Any]) -> LoaderError:
     """Maps what the loader raised; its own errors are plain Exceptions, so words have to do."""
     kind, said = str(event["kind"]), str(event["error"])
     lowered = said.lower()
+    if kind == "NoMemory" or any(words in lowered for words in _NO_MEMORY):
+        return NoRoomError(f"not enough memory to load ({said}); give more memory", reason="NoMemory")
     if kind == "LoaderMissing":
         message = f"torch and fastsafetensors can't be imported ({said}); install modelweights-operator[loader]"
         return WillNotWorkError(message, reason="LoaderMissing")
     if kind == "DtypeUnsupported":
         message = f"{said}; use a newer version of it (the checkpoint itself is not at fault)"
         return WillNotWorkError(message, reason="DtypeUnsupported")
-    if kind == "NoMemory" or "out of memory" in lowered or "can't allocate memory" in lowered:
-        return NoRoomError(f"not enough memory to load ({said}); give more memory", reason="NoMemory")
     if event["errno"] in {errno.EACCES, errno.EPERM}:
         return WillNotWorkError(f"a file may not be read ({said}); make it readable", reason="Forbidden")
     if event["errno"] is not None:

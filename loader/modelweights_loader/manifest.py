@@ -104,4 +104,5 @@ def digest_of(lines: list[dict[str, object]]) -> str:
         `sha256:` and 64 hex digits.
     """
     canonical = json.dumps(lines, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+    # A file name that is no UTF-8 counts with the bytes that it has on disk.
+    return f"sha256:{hashlib.sha256(canonical.encode(errors='surrogateescape')).hexdigest()}"

@@ -58,7 +58,7 @@ def name_marker(relative_path: str) -> str:
     Returns:
         A file name of at most 255 bytes.
     """
-    quoted = quote(relative_path, safe="")
+    quoted = quote(os.fsencode(relative_path), safe="")
     name = f"{quoted}.json"
     if len(name.encode()) > _MAX_NAME_BYTES:
         import hashlib  # noqa: PLC0415 - OpenSSL costs 10 ms, and few names are this long
@@ -110,6 +110,9 @@ def read_marker(folder: str, relative_path: str) -> Marker | None:
             content = json.loads(file.read(_MAX_MARKER_BYTES))
     except FileNotFoundError:
         return None
+    except RecursionError as error:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from error
     if not isinstance(content, dict) or content.get("version") != MARKER_VERSION:
         msg = "it has another version"
         raise ValueError(msg)
@@ -121,10 +124,17 @@ def read_marker(folder: str, relative_path: str) -> Marker | None:
         manifest_digest=str(content.get("manifestDigest", "")),
         boot_id=str(content.get("bootID", "")),
         node_boot_id=str(content.get("nodeBootID", "")),
-        size_bytes=int(content.get("sizeBytes", 0)),
-        file_count=int(content.get("fileCount", 0)),
+        size_bytes=_whole(content.get("sizeBytes", 0)),
+        file_count=_whole(content.get("fileCount", 0)),
         staged_at=str(content.get("stagedAt", "")),
     )
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int):
+        msg = f"{str(value)[:80]!r} is no whole number"
+        raise ValueError(msg)  # noqa: TRY004 - its content is wrong, not a caller
+    return value
 
 
 def find_marker_folder(path: str) -> tuple[str, str] | None:

@@ -38,6 +38,16 @@ def test_shards_come_in_natural_order(single: Path, tmp_path: Path) -> None:
 
 def test_natural_order_survives_names_that_begin_with_numbers() -> None:
     assert sorted(["b", "a10", "10", "a2", "2"], key=natural_key) == ["2", "10", "a2", "a10", "b"]
+    assert sorted(["10", "1", "01", "9" * 5000], key=natural_key) == ["01", "1", "10", "9" * 5000]
+
+
+def test_a_path_that_no_repetition_mends_is_not_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    for path in ("file/m", "loop", "loop/m", "x" * 300):
+        with pytest.raises(WillNotWorkError) as caught:
+            find_checkpoint(str(tmp_path / path))
+        assert caught.value.reason == "NotFound"
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -20,6 +21,9 @@ from tests.unit.loader.conftest import LOADER, evict, run_as_staging_user, run_l
 if TYPE_CHECKING:
     from pathlib import Path
 
+COMMAND = (sys.executable, "-m", "modelweights_loader")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(LOADER), "PYTHONDONTWRITEBYTECODE": "1"}
+
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
         ([], "COMMAND"),
         (["nothing"], "invalid choice"),
         (["prefetch"], "PATH"),
+        (["prefetch", ""], "PATH is empty"),
         (["prefetch", "x", "--num-threads", "0"], "1 to 256"),
         (["prefetch", "x", "--num-threads", "many"], "many"),
         (["prefetch", "x", "--block-size", "16MB"], "16Mi"),
@@ -210,3 +215,76 @@ def test_commands_without_a_load_start_quickly(single: Path) -> None:
         fastest = min(fastest, time.monotonic() - started)
     # The bound is generous: bytecode is not written here, so that everything is compiled anew.
     assert fastest < 0.5
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_change_nothing(tmp_path: Path, closed: str) -> None:
+    """And no file gets their numbers: a line that is printed would land in it."""
+    model = make_synthetic(tmp_path / "m", 2**20, shards=2)
+    report = tmp_path / "report.json"
+    words = ("stage", str(model), "--report", str(report))
+    command = f'exec "$@" {closed}'
+    ended = subprocess.run(["sh", "-c", command, "sh", *COMMAND, *words], timeout=120, check=False, env=ENVIRONMENT)
+    assert (ended.returncode, json.loads(report.read_bytes())["reason"]) == (0, "Staged")
+    assert "prefetch:" not in "".join(path.read_text("latin-1") for path in model.glob("*.json"))
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_full_disk_behind_the_output_is_no_room_in_one_line(tmp_path: Path, stream: str) -> None:
+    model = make_synthetic(tmp_path / "m", 2**20)
+    report = tmp_path / "report.json"
+    with open("/dev/full", "w") as full:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
+        words = ("stage", str(model), "--mode", "Structure", "--report", str(report))
+        ended = subprocess.run([*COMMAND, *words], timeout=120, check=False, env=ENVIRONMENT, **streams)  # type: ignore[call-overload]
+    assert (ended.returncode, json.loads(report.read_bytes())["reason"]) == (40, "NoRoom")
+    assert b"Traceback" not in (ended.stderr or b"")
+
+
+def test_a_full_disk_behind_the_last_line_changes_nothing(tmp_path: Path) -> None:
+    model = make_synthetic(tmp_path / "m", 2**20)
+    with open("/dev/full", "w") as full:
+        words = ("validate", str(model), "--mode", "Structure")
+        ended = subprocess.run(
+            [*COMMAND, *words], timeout=120, check=False, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE
+        )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_names_that_are_no_utf8_and_terminals_that_are_ascii(tmp_path: Path) -> None:
+    root = tmp_path / os.fsdecode(b"r\xff\n")
+    model = make_synthetic(root / os.fsdecode(b"m\xfe"), 2**20)
+    shard = next(model.glob("*.safetensors"))
+    shard.rename(model / os.fsdecode(b"w\xfd.safetensors"))
+    for index in model.glob("*.index.json"):
+        index.unlink()
+    (model / os.fsdecode(b"x\xff.json")).write_text("{}")
+    (root / ".modelweights").mkdir()
+    ascii_only = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
+    marker = ("--marker-dir", str(root / ".modelweights"), "--marker-root", str(root))
+    for words in (("stage", str(model), *marker), ("residency", str(model)), ("wait", str(model))):
+        ended = subprocess.run([*COMMAND, *words], timeout=120, check=False, env=ascii_only, capture_output=True)
+        assert (ended.returncode, b"Unexpected" in ended.stderr) == (0, False), ended
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "code"),
+    [
+        (MemoryError(), "NoMemory", 40),
+        (RuntimeError("can't start new thread"), "NoMemory", 40),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "NoMemory", 40),
+        (OSError(errno.ENOSPC, "No space left on device"), "NoRoom", 40),
+        (OSError(errno.EMFILE, "Too many open files"), "TryAgain", 10),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found"), "NoRoom", 40),
+        (KeyError("x"), "Unexpected", 20),
+    ],
+)
+def test_what_the_machine_lacks_is_no_bug(
+    error: Exception, reason: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr("modelweights_loader.steps.run_residency", fail)
+    assert main(["residency", "x"]) == code
+    assert capsys.readouterr().err.startswith(f"residency: {reason}: ")

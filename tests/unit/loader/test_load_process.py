@@ -67,6 +67,7 @@ def test_the_child_reads_through_the_page_cache() -> None:
     ("kind", "said", "number", "code", "reason"),
     [
         ("LoaderMissing", "ModuleNotFoundError: No module named 'torch'", None, 20, "LoaderMissing"),
+        ("LoaderMissing", "ImportError: libtorch_cpu.so: failed to map segment", None, 40, "NoMemory"),
         ("DtypeUnsupported", "torch 2.6 has no type for F8_E8M0", None, 20, "DtypeUnsupported"),
         ("NoMemory", "MemoryError: ", None, 40, "NoMemory"),
         ("LoadFailed", "OutOfMemoryError: CUDA out of memory", None, 40, "NoMemory"),
@@ -89,3 +90,5 @@ def test_the_time_out_grows_with_the_bytes() -> None:
 
 def test_a_signal_is_named() -> None:
     assert "SIGSEGV" in error_from_exit(-signal.SIGSEGV).message
+    # Real-time signals have no names.
+    assert "signal 40" in error_from_exit(-40).message

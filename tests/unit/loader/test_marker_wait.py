@@ -140,3 +140,22 @@ def test_without_a_marker_folder_it_says_what_to_mount(tmp_path: Path) -> None:
 
 def test_the_kernels_boot_id_is_a_uuid() -> None:
     assert len(read_boot_id()) == 36
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"version": 1, "path": "ns/m", "sizeBytes": {}}',
+        '{"version": 1, "path": "ns/m", "sizeBytes": 1e999}',
+        '{"version": 1, "path": "ns/m", "fileCount": null}',
+        "[" * 60000,
+        "\x00",
+    ],
+)
+def test_a_spoilt_marker_is_waited_out(root: Path, content: str) -> None:
+    marker = root / ".modelweights" / name_marker("ns/m")
+    marker.write_text(content)
+    clock = Clock(lambda: write_marker(str(root / ".modelweights"), _marker()))
+    found, said = _wait(root, clock)
+    assert found.path == "ns/m"
+    assert "can't be read" in said[0]
