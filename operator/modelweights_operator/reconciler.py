@@ -193,7 +193,7 @@ class Reconciler:
             self._wake_gates(key)
             return None
         plan = make_plan(snapshot, now)
-        refusals = await apply.change_jobs(self._api, snapshot.owner, plan)
+        refusals = await apply.change_jobs(self._api, snapshot.owner, plan, self._jobs.expect)
         if refusals:
             plan = make_plan(replace(snapshot, refusals=refusals), now)
         await apply.apply(self._api, snapshot, plan, now)

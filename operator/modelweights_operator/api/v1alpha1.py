@@ -33,6 +33,9 @@ MAX_NODES: Final = 2000
 _BYTES: Final = "(type(self) == int ? self : quantity(self).asInteger())"
 """CEL for the bytes of a field that is an integer or a quantity."""
 
+_DIGEST: Final = r"^(sha256:[0-9a-f]{64})?$"
+"""A part of it becomes the value of a node label, which anything else might not be."""
+
 GPU_NODE_LABEL: Final = "nvidia.com/gpu.present"
 
 
@@ -415,7 +418,11 @@ class Condition(_Model):
 class Revision(_Model):
     """A checkpoint that nodes hold."""
 
-    manifest_digest: str = Field(max_length=80, description="sha256 over the names, sizes and hashes of the files.")
+    manifest_digest: str = Field(
+        max_length=80,
+        pattern=_DIGEST,
+        description="sha256 over the names, sizes and hashes of the files.",
+    )
     path: str = Field(default="", max_length=2100, description="Where a pod finds it: what MODEL_PATH says.")
     file_count: int = Field(default=0, ge=0, description="Number of files.")
     size_bytes: int = Field(default=0, ge=0, description="Bytes of all files.", json_schema_extra={"format": "int64"})
@@ -454,7 +461,9 @@ class NodeStatus(_Model):
         max_length=16,
         description="Short hash of what was staged and how; another one means to stage again.",
     )
-    manifest_digest: str = Field(default="", max_length=80, description="The checkpoint that this node proved.")
+    manifest_digest: str = Field(
+        default="", max_length=80, pattern=_DIGEST, description="The checkpoint that this node proved."
+    )
     boot_id: str = Field(
         default="",
         max_length=64,

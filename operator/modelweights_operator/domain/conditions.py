@@ -24,6 +24,7 @@ SUSPENDED: Final = "Suspended"
 INVALID_SPEC: Final = "InvalidSpec"
 PATH_NOT_ALLOWED: Final = "PathNotAllowed"
 CONFIG_MAP_CONFLICT: Final = "ConfigMapConflict"
+WRITE_REFUSED: Final = "WriteRefused"
 
 _NAMED_NODES: Final = 3
 
@@ -44,6 +45,7 @@ class Assessment:
     Attributes:
         problem: Reason and message of a fault of the object itself, which nothing but a change mends.
         conflict: Message when somebody else's object has our name.
+        refused: Message when the API server refused the ConfigMap, a node label or a note on a Job.
         desired: Number of selected nodes.
         ready: Number of nodes that hold the wanted checkpoint as asked.
         holding: Number of nodes that hold the published checkpoint.
@@ -58,6 +60,7 @@ class Assessment:
 
     problem: tuple[str, str] | None = None
     conflict: str = ""
+    refused: str = ""
     desired: int = 0
     ready: int = 0
     holding: int = 0
@@ -106,6 +109,8 @@ def _ready(facts: Assessment) -> tuple[bool, str, str]:
         return False, NO_NODES, facts.no_nodes_hint
     if facts.conflict:
         return False, CONFIG_MAP_CONFLICT, facts.conflict
+    if facts.refused:
+        return False, WRITE_REFUSED, f"what the operator has to write was refused: {facts.refused}"
     ratio = f"{facts.ready} of {facts.desired} node(s) ready"
     if facts.ready == facts.desired:
         return True, ALL_NODES_READY, ratio
@@ -125,7 +130,7 @@ def _progress(
     is_ready, reason, message = ready
     if is_ready:
         return None, None
-    if facts.problem is not None or facts.conflict:
+    if facts.problem is not None or facts.conflict or (facts.refused and facts.desired):
         return (reason, message), None
     if facts.moving:
         return None, (STAGING, message)

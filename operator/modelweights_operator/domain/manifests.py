@@ -229,7 +229,8 @@ def _container(step: str, arguments: list[str], spec: Spec, location: ModelLocat
         "name": step,
         "image": policy.loader_image,
         "imagePullPolicy": policy.image_pull_policy,
-        "args": [step, location.path, *own, *arguments],
+        # The kubelet expands $(NAME) and takes $$ for $: a folder may be named like that.
+        "args": [word.replace("$", "$$") for word in (step, location.path, *own, *arguments)],
         "env": [{"name": variable.name, "value": variable.value} for variable in spec.staging.env],
         "resources": {"requests": dict(resources.requests), "limits": dict(resources.limits)},
         "terminationMessagePath": _TERMINATION_LOG,

@@ -236,6 +236,7 @@ def _assess(
     }
     return Assessment(
         conflict=_conflict(snapshot, published),
+        refused=snapshot.write_refusal,
         desired=len(entries),
         ready=_ready_count(entries),
         holding=_count(holding, published),

@@ -9,7 +9,7 @@ A node *holds* a checkpoint when it proved one under its present boot, whatever 
 """
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from modelweights_operator.api.v1alpha1 import NodeStatus
@@ -194,7 +194,8 @@ def _failed_with(context: NodeContext, job: StagingJob, failure: failures.Failur
         failure.message,
         attempts=attempts,
         exit_code=failure.exit_code,
-        since=job.finished_at,
+        # The Job controller's clock may be ahead of ours.
+        since=min(job.finished_at or context.now, context.now),
     )
     backoff = failures.backoff_seconds(failure.exit_code, attempts)
     remaining = _seconds_until(entry, backoff, context.now)
@@ -280,5 +281,10 @@ def _entry(
 
 
 def _seconds_until(entry: NodeStatus, seconds: float, now: datetime) -> float:
+    """How long a wait that began with the entry's last transition still lasts.
+
+    A time that lies further ahead than the wait is long comes from a wrong clock or hand, and would never end it.
+    """
     since = parse_time(entry.last_transition_time) or now
-    return (since + timedelta(seconds=seconds) - now).total_seconds()
+    left = seconds - (now - since).total_seconds()
+    return left if left <= 2 * seconds else 0.0

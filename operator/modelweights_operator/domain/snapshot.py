@@ -135,3 +135,5 @@ class Snapshot:
     policy: Policy
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Per node name, why the API server refused its Job a moment ago."""
+    write_refusal: str = ""
+    """Why the API server refused a moment ago what has to be there before the status says so; "" when it didn't."""

@@ -6,7 +6,7 @@ status is written once, as a merge patch that holds just what changed; events fo
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -25,8 +25,14 @@ _log = logging.getLogger(__name__)
 _REFUSALS: Final = (400, 403, 422)
 
 
-async def change_jobs(api: Api, owner: Owner, plan: Plan) -> dict[str, str]:
+async def change_jobs(api: Api, owner: Owner, plan: Plan, created: Callable[[Json], None]) -> dict[str, str]:
     """Delete and create Jobs, the first part of a plan.
+
+    Args:
+        api: The connection.
+        owner: The ModelWeights.
+        plan: The plan.
+        created: Is told of each Job that was created.
 
     Returns:
         Per node name, why the API server refused its Job: a quota, a policy, a field that isn't what Kubernetes takes.
@@ -39,7 +45,10 @@ async def change_jobs(api: Api, owner: Owner, plan: Plan) -> dict[str, str]:
         await api.delete(f"{paths.jobs(owner.namespace)}/{name}")
     for manifest in plan.create_jobs:
         try:
-            await _create_job(api, owner, manifest)
+            created(await api.create(paths.jobs(owner.namespace), manifest))
+        except errors.ConflictError:
+            # Made by an earlier cycle whose answer got lost: the name says that it is the same.
+            _log.debug("Job %s exists already", manifest["metadata"]["name"])
         except errors.ApiError as error:
             if error.status not in _REFUSALS:
                 raise
@@ -106,14 +115,6 @@ async def post_event(api: Api, involved: Json, event: Event, now: datetime) -> N
     except (errors.ForbiddenError, errors.NotFoundError, errors.InvalidError) as error:
         # A terminating namespace takes no events.
         _log.info("event %s on %s/%s not posted: %s", event.reason, namespace, involved["name"], error)
-
-
-async def _create_job(api: Api, owner: Owner, manifest: manifests.Manifest) -> None:
-    try:
-        await api.create(paths.jobs(owner.namespace), manifest)
-    except errors.ConflictError:
-        # Made by an earlier cycle whose answer got lost, or the informer lags: the name says that it is the same.
-        _log.debug("Job %s exists already", manifest["metadata"]["name"])
 
 
 async def _record(api: Api, namespace: str, job: str, text: str) -> None:

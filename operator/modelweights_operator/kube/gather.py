@@ -80,7 +80,10 @@ def _is_stuck(pod: StagingPod) -> bool:
 
 
 async def _last_warning(api: Api, namespace: str, kind: str, name: str) -> str:
-    selector = f"involvedObject.kind={kind},involvedObject.name={name},type=Warning"
+    # A pull secret that is missing is none of the reasons: a pull that fails for it says so on the container.
+    selector = (
+        f"involvedObject.kind={kind},involvedObject.name={name},type=Warning,reason!=FailedToRetrieveImagePullSecret"
+    )
     found = (await api.get(paths.events(namespace), fieldSelector=selector, limit="50")).get("items") or []
     found.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
     return str(found[-1].get("message") or "")[:800] if found else ""

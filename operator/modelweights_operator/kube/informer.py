@@ -21,6 +21,7 @@ Key = tuple[str, str]
 
 PAGE: Final = "500"
 MAX_BACKOFF_SECONDS: Final = 30.0
+EXPECT_SECONDS: Final = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Informer(Generic[T]):
         self._convert, self._on_change = convert, on_change
         self._items: dict[Key, Item[T]] = {}
         self._groups: defaultdict[str, dict[Key, T]] = defaultdict(dict)
+        self._expected: dict[Key, tuple[Item[T], float]] = {}
         self._heard = time.monotonic()
         self.synced = asyncio.Event()
 
@@ -74,8 +76,24 @@ class Informer(Generic[T]):
         return item.value if item else None
 
     def group(self, group: str) -> list[T]:
-        """The objects of a group."""
-        return list(self._groups[group].values()) if group in self._groups else []
+        """The objects of a group, with those that were just created and of which the watch hasn't told yet."""
+        now = time.monotonic()
+        known = dict(self._groups.get(group, {}))
+        for key, (item, until) in list(self._expected.items()):
+            if until < now:
+                del self._expected[key]
+            elif item.group == group:
+                known.setdefault(key, item.value)
+        return list(known.values())
+
+    def expect(self, body: Json) -> None:
+        """Count an object that the caller just created as there, so that the next plan doesn't miss it.
+
+        For EXPECT_SECONDS at most: should it be created and deleted before this call, the watch will not tell again.
+        """
+        item = self._convert(body)
+        if item is not None and _key(body) not in self._items:
+            self._expected[_key(body)] = (item, time.monotonic() + EXPECT_SECONDS)
 
     async def run(self) -> None:
         """List and watch until cancelled. Errors are retried with jitter, as the server asks where it does."""
@@ -132,6 +150,7 @@ class Informer(Generic[T]):
         return version
 
     def _put(self, key: Key, item: Item[T] | None) -> None:
+        self._expected.pop(key, None)
         former = self._items.get(key)
         if former == item:
             return
