@@ -17,6 +17,8 @@ from tests.installation import poll
 SIZE_BYTES = 2**30
 SHARDS = 4
 OTHER_UID = 4711
+RESIDENT_PERCENT = 99
+"""All of it, but for what a kernel that reclaims cold pages ahead of need (DAMON) took since."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ def staged(site: Site, module_namespace: str, big: str) -> Staged:
     before = _working_sets(site, node, datetime.now(UTC))
     prefetch, validation = {"numThreads": 3, "blockSize": "4Mi"}, {"engine": {"queueSize": 2}}
     with ThreadPoolExecutor(2) as pool, freeze_step(site.cluster, node, "validate", big, pool) as validating:
+        site.client.create(_reader(site, module_namespace, big))
         with freeze_step(site.cluster, node, "prefetch", big, pool) as prefetching:
             body = model_weights(module_namespace, "big", big, node, prefetch=prefetch, validation=validation)
             site.client.create(body)
@@ -56,19 +59,22 @@ def test_settings_reach_the_process_on_the_node(staged: Staged) -> None:
     assert staged.validate.option("--queue-size") == "2"
 
 
-def test_all_of_it_is_resident_for_another_user(site: Site, staged: Staged, big: str) -> None:
-    """In a restricted pod with another user ID, at the path where an engine would read."""
-    command = {"command": ["modelweights-loader", "residency", "--json", big], "securityContext": RESTRICTED}
-    container = {**command, **models_mount()}
+def _reader(site: Site, namespace: str, path: str) -> Json:
+    """A restricted pod with another user ID, which waits for the staging as an engine does."""
+    command = {"command": ["modelweights-loader", "residency", "--json", path], "securityContext": RESTRICTED}
     user = {"securityContext": {"runAsUser": OTHER_UID, "runAsGroup": OTHER_UID}, **models_volume()}
-    pod = stand_in_pod(staged.namespace, "reader", site.images.loader, "big", container=container, **user)
-    site.client.create(pod)
+    container = {**command, **models_mount()}
+    return stand_in_pod(namespace, "reader", site.images.loader, "big", container=container, **user)
+
+
+def test_all_of_it_is_resident_for_another_user(site: Site, staged: Staged) -> None:
+    """Measured in the pod, at the path where an engine would read."""
     site.await_phase(staged.namespace, "reader", "Succeeded")
     found = json.loads(site.log(staged.namespace, "reader"))
     figures = {key: value for key, value in found.items() if key != "files"}
     print(f"residency for uid {OTHER_UID}: {figures}")
     assert found["sizeBytes"] >= SIZE_BYTES
-    assert found["residentPercent"] == 100
+    assert found["residentPercent"] >= RESIDENT_PERCENT
     assert found["residencyMethod"] not in ("", "unknown")
     assert len(found["files"]) == SHARDS
 

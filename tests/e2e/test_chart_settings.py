@@ -5,9 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from modelweights_operator.domain import names
+from tests.e2e.client import Json
 from tests.e2e.objects import model_weights, stand_in_pod
 from tests.e2e.site import PREPARED, REAL, Site
-from tests.installation import install
+from tests.installation import install, poll
 
 STALLED_SECONDS = 120
 
@@ -20,35 +22,44 @@ def usual_settings(site: Site) -> Iterator[None]:
 
 
 def test_image_that_cannot_be_pulled_stalls_and_heals(site: Site, namespace: str) -> None:
-    """With the right to label nodes taken away at the same time, which is for the next test."""
     tag = "never-pushed"
-    install(site.cluster, site.images, "nodeLabels.enabled=false", f"loader.image.tag={tag}")
+    install(site.cluster, site.images, *PREPARED, f"loader.image.tag={tag}", "prepareNodes.enabled=false")
     site.client.create(stand_in_pod(namespace, "waiting", site.images.loader, "minilm"))
     site.client.create(model_weights(namespace, "minilm", REAL, site.cluster.gpu_nodes[0]))
     began = time.monotonic()
     site.await_condition(namespace, "minilm", "Stalled", seconds=STALLED_SECONDS)
     print(f"stalled after {time.monotonic() - began:.1f} s")
-    described = site.describe(namespace, "minilm")()
     image = f"{site.images.loader.rpartition(':')[0]}:{tag}"
-    assert f"image {image} can't be pulled" in described
+    assert f"image {image} can't be pulled" in site.describe(namespace, "minilm")()
     assert site.is_gated(namespace, "waiting")
 
-    install(site.cluster, site.images, "nodeLabels.enabled=false")
-    model = site.await_condition(namespace, "minilm")
-    assert site.node_labels(model) == {}
-    pod = site.await_running(namespace, "waiting")
-    assert pod["spec"]["nodeName"] == site.cluster.gpu_nodes[0]
+    install(site.cluster, site.images, *PREPARED)
+    site.await_condition(namespace, "minilm")
+    site.await_running(namespace, "waiting")
 
 
-def test_without_the_right_to_label_nodes_the_pod_is_bound_to_hostnames(site: Site, namespace: str) -> None:
-    install(site.cluster, site.images, "nodeLabels.enabled=false")
+def test_without_the_right_to_label_nodes_pods_are_bound_to_hostnames(site: Site, namespace: str) -> None:
+    """Nothing but rights changes with this setting, in both directions: the operator has to notice."""
     ready = site.cluster.gpu_nodes[1]
-    site.client.create(stand_in_pod(namespace, "waiting", site.images.loader, "minilm"))
+    install(site.cluster, site.images, *PREPARED, "nodeLabels.enabled=false")
+    site.client.create(stand_in_pod(namespace, "by-hostname", site.images.loader, "minilm"))
     site.client.create(model_weights(namespace, "minilm", REAL, ready))
     model = site.await_condition(namespace, "minilm")
-    pod = site.await_running(namespace, "waiting")
-    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    by_hostname = {"key": "kubernetes.io/hostname", "operator": "In", "values": [ready]}
-    assert required["nodeSelectorTerms"] == [{"matchExpressions": [by_hostname]}]
+    pod = site.await_running(namespace, "by-hostname")
+    assert _required(pod) == [{"key": "kubernetes.io/hostname", "operator": "In", "values": [ready]}]
     assert pod["spec"]["nodeName"] == ready
     assert site.node_labels(model) == {}
+
+    install(site.cluster, site.images, *PREPARED)
+    poll("the node has its label", lambda: set(site.node_labels(model)) == {ready})
+    site.client.create(stand_in_pod(namespace, "by-label", site.images.loader, "minilm"))
+    pod = site.await_running(namespace, "by-label")
+    assert [each["key"] for each in _required(pod)] == [names.node_label(model["metadata"]["uid"])]
+
+
+def _required(pod: Json) -> list[Json]:
+    """What the pod asks of a node's labels."""
+    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = required["nodeSelectorTerms"]
+    expressions: list[Json] = term["matchExpressions"]
+    return expressions

@@ -11,6 +11,8 @@ from tests.e2e.site import REAL, Site
 from tests.installation import condition
 
 OTHER_UID = 4711
+RESIDENT_PERCENT = 99
+"""All of it, but for what a kernel that reclaims cold pages ahead of need (DAMON) took since."""
 
 
 def _volume_and_claim(namespace: str, node: str) -> list[Json]:
@@ -64,7 +66,7 @@ def test_claim_is_staged_where_only_restricted_pods_are_let_in(site: Site, restr
     site.await_phase(restricted, "reader", "Succeeded")
     found = json.loads(site.log(restricted, "reader"))
     print(f"residency in a restricted pod, uid {OTHER_UID}: {found['residentPercent']} %, {found['residencyMethod']}")
-    assert found["residentPercent"] == 100
+    assert found["residentPercent"] >= RESIDENT_PERCENT
 
 
 def _reader(site: Site, namespace: str) -> Json:
