@@ -18,6 +18,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
+{{/* What the operator has rights for, each a ClusterRole of its own; words with a comma between. */}}
+{{- define "modelweights.features" -}}
+{{- $features := list "core" -}}
+{{- if .Values.gate.enabled }}{{ $features = append $features "gate" }}{{ end -}}
+{{- if .Values.nodeLabels.enabled }}{{ $features = append $features "node-labels" }}{{ end -}}
+{{- join "," $features -}}
+{{- end -}}
+
 {{/* An image by its digest where there is one. Takes a list: the image's values, the root context. */}}
 {{- define "modelweights.image" -}}
 {{- $image := index . 0 -}}
