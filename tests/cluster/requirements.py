@@ -1,5 +1,6 @@
 """Checks that this machine can run the embedded cluster, and installs what Debian has for it when it may."""
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -39,6 +40,9 @@ TOOLS = (
     Tool("/usr/bin/busybox", "busybox-static"),
 )
 
+WATCHES = 42
+"""inotify instances that the programs of one cluster hold; the kernel's default limit is 128 for each user."""
+
 
 def reason_against() -> str | None:
     """Return why this machine cannot run the embedded cluster even if all packages were there, or None."""
@@ -54,11 +58,26 @@ def reason_against() -> str | None:
     return None
 
 
+def _can_watch_files() -> bool:
+    """Whether the kernel gives this user as many inotify instances as a cluster takes."""
+    libc = ctypes.CDLL(None)
+    taken = [libc.inotify_init1(os.O_CLOEXEC) for _ in range(WATCHES)]
+    for descriptor in taken:
+        if descriptor >= 0:
+            os.close(descriptor)
+    return all(descriptor >= 0 for descriptor in taken)
+
+
 def ensure_requirements() -> None:
     """Install missing Debian packages; raise MissingToolError, naming them, where that is not possible."""
     reason = reason_against()
     if reason:
         raise MissingToolError(reason)
+    if not _can_watch_files():
+        raise MissingToolError(
+            f"of the machine's inotify instances fewer than {WATCHES} are free, so kubelet and containerd couldn't start: "
+            "take down other clusters, or raise the limit by `sysctl fs.inotify.max_user_instances=1024`"
+        )
     packages = sorted({tool.package for tool in TOOLS if not tool.present()})
     if not packages:
         return
