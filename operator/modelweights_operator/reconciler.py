@@ -196,6 +196,9 @@ class Reconciler:
         refusals = await apply.change_jobs(self._api, snapshot.owner, plan, self._jobs.expect)
         if refusals:
             plan = make_plan(replace(snapshot, refusals=refusals), now)
+        write_refusal = await apply.prepare(self._api, snapshot, plan)
+        if write_refusal:
+            plan = make_plan(replace(snapshot, refusals=refusals, write_refusal=write_refusal), now)
         await apply.apply(self._api, snapshot, plan, now)
         self._wake_gates(key)
         return plan.again_after_seconds

@@ -229,6 +229,39 @@ def test_a_job_that_the_api_server_refuses_is_told(team: Team) -> None:
     assert team.wait_for_job("a")["metadata"]["labels"]["cost"] == "x"
 
 
+def test_a_job_that_lost_its_labels_is_told_and_the_next_one_stages(team: Team) -> None:
+    """By these labels the operator finds its Jobs: without them it would wait for ever for one that it can't make."""
+    team.add_node("a")
+    team.create_model()
+    lost = team.wait_for_job("a")["metadata"]["name"]
+    path = f"{job_path(team.namespace)}/{lost}"
+    team.admin.patch(path, {"metadata": {"labels": {"modelweights.io/owner-uid": None}}})
+    message = team.wait_for("Stalled", "True", "JobRefused")
+    assert f"Job {team.namespace}/{lost} exists without the operator's labels" in message
+    job = poll(lambda: next((item for item in team.jobs() if item["metadata"]["name"] != lost), None), "next", 30)
+    team.end(job, report())
+    team.wait_for("Ready", "True")
+    assert team.admin.find(path) is not None
+
+
+def test_what_a_quota_refuses_to_write_is_told_and_the_rest_is_done(team: Team) -> None:
+    quota: Json = {"metadata": {"name": "none"}, "spec": {"hard": {"count/configmaps": "0"}}}
+    path = core_path(team.namespace, "resourcequotas")
+    quota = team.admin.create(path, quota)
+    status = {"status": {"hard": quota["spec"]["hard"], "used": {"count/configmaps": "0"}}}
+    team.admin.patch(f"{path}/none/status", status)
+    team.add_node("a")
+    team.create_model()
+    team.stage("a")
+    message = team.wait_for("Stalled", "True", "WriteRefused")
+    assert "exceeded quota" in message
+    assert team.conditions()["Available"] == ("True", "NodesStaged")
+    assert list(team.staged_labels("a").values()) == [LABEL_VALUE]
+    team.admin.delete(f"{path}/none")
+    team.label_node("a", {"wake": "up"})
+    team.wait_for("Ready", "True", seconds=70)
+
+
 def test_why_no_pod_can_be_made_is_read_from_the_jobs_events(team: Team) -> None:
     team.add_node("a")
     team.create_model()
@@ -280,7 +313,11 @@ def test_one_malformed_object_stalls_alone(team: Team) -> None:
 
 def test_a_status_that_someone_spoilt_is_found_out_anew(team: Team) -> None:
     make_ready(team, "a")
-    spoilt: Json = {"published": {"manifestDigest": "sha256:aa", "since": None}, "conditions": [], "nodes": None}
+    spoilt: Json = {
+        "published": {"manifestDigest": f"sha256:{'e' * 64}", "since": None},
+        "conditions": [],
+        "nodes": None,
+    }
     team.admin.patch(f"{model_path(team.namespace, 'llama')}/status", {"status": spoilt})
     team.stage("a")
     team.wait_for("Ready", "True")

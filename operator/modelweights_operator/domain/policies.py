@@ -143,18 +143,19 @@ def _mismatch_due(context: NodeContext, entry: NodeStatus) -> float | None:
 def _by_job(context: NodeContext, current: list[StagingJob]) -> NodeDecision | None:
     if not current:
         return None
-    job, older = current[0], current[1:]
+    job = current[0]
+    older = tuple(old.name for old in current[1:] if not old.deleting)
     if job.deleting:
         kept = _entry(context, "Waiting", REPLACING, "the staging Job is being deleted")
         if context.entry is not None and context.entry.state == "Failed":
             kept = context.entry
-        return NodeDecision(kept, active=True)
+        return NodeDecision(kept, delete_jobs=older, active=True)
     by_state = {"Complete": _completed, "Failed": _failed, "Active": _running}
     # The last step's report is the result; the Job controller says so a second or two later.
     early = reports.parse(failures.final_report(job))
     state = "Complete" if early is not None and early.manifest_digest else job.state
     decision = by_state[state](context, job)
-    return replace(decision, delete_jobs=(*decision.delete_jobs, *(old.name for old in older if not old.deleting)))
+    return replace(decision, delete_jobs=(*decision.delete_jobs, *older))
 
 
 def _completed(context: NodeContext, job: StagingJob) -> NodeDecision:

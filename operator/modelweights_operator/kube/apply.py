@@ -6,8 +6,9 @@ status is written once, as a merge patch that holds just what changed; events fo
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from modelweights_operator import errors
@@ -23,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 
 _REFUSALS: Final = (400, 403, 422)
+_OWN_LABELS: Final = (names.MANAGED_BY_LABEL, names.OWNER_LABEL)
+"""By these the operator finds its Jobs."""
 
 
 async def change_jobs(api: Api, owner: Owner, plan: Plan, created: Callable[[Json], None]) -> dict[str, str]:
@@ -46,9 +49,10 @@ async def change_jobs(api: Api, owner: Owner, plan: Plan, created: Callable[[Jso
     for manifest in plan.create_jobs:
         try:
             created(await api.create(paths.jobs(owner.namespace), manifest))
-        except errors.ConflictError:
-            # Made by an earlier cycle whose answer got lost: the name says that it is the same.
-            _log.debug("Job %s exists already", manifest["metadata"]["name"])
+        except errors.ConflictError as error:
+            taken = await _why_taken(api, owner, manifest, error)
+            if taken:
+                refusals[manifest["metadata"]["annotations"][names.NODE_ANNOTATION]] = taken
         except errors.ApiError as error:
             if error.status not in _REFUSALS:
                 raise
@@ -56,19 +60,43 @@ async def change_jobs(api: Api, owner: Owner, plan: Plan, created: Callable[[Jso
     return refusals
 
 
+async def prepare(api: Api, snapshot: Snapshot, plan: Plan) -> str:
+    """Write what has to be there before the status says so: notes on Jobs, node labels, the engine's ConfigMap.
+
+    Returns:
+        Why the API server refused one of them for good, as a quota or a policy does; "" when it refused none. The
+        others are written all the same.
+
+    Raises:
+        errors.ApiError: The API server couldn't do it now; the next cycle does the rest.
+    """
+    owner = snapshot.owner
+    label = names.node_label(owner.uid)
+    writes = [partial(_record, api, owner.namespace, name, text) for name, text in plan.record_results.items()]
+    writes += [partial(label_node, api, name, {label: value}) for name, value in plan.label_nodes.items()]
+    if plan.config_map is not None:
+        writes.append(partial(_write_config_map, api, snapshot, plan.config_map))
+    refusals = [await _refusal(write) for write in writes]
+    return next(filter(None, refusals), "")
+
+
+async def _refusal(write: Callable[[], Awaitable[None]]) -> str:
+    try:
+        await write()
+    except errors.ApiError as error:
+        if error.status not in _REFUSALS:
+            raise
+        return str(error)
+    return ""
+
+
 async def apply(api: Api, snapshot: Snapshot, plan: Plan, now: datetime) -> None:
-    """Carry out the plan after its Jobs were changed.
+    """Carry out the rest of the plan, after `change_jobs` and `prepare`.
 
     Raises:
         errors.ApiError: A write failed; what came before it stands, and the next cycle does the rest.
     """
     owner = snapshot.owner
-    for name, text in plan.record_results.items():
-        await _record(api, owner.namespace, name, text)
-    for name, value in plan.label_nodes.items():
-        await label_node(api, name, {names.node_label(owner.uid): value})
-    if plan.config_map is not None:
-        await _write_config_map(api, snapshot, plan.config_map)
     await _write_status(api, owner, plan.status)
     for event in plan.events:
         _log.info("%s/%s: %s: %s", owner.namespace, owner.name, event.reason, event.message)
@@ -115,6 +143,21 @@ async def post_event(api: Api, involved: Json, event: Event, now: datetime) -> N
     except (errors.ForbiddenError, errors.NotFoundError, errors.InvalidError) as error:
         # A terminating namespace takes no events.
         _log.info("event %s on %s/%s not posted: %s", event.reason, namespace, involved["name"], error)
+
+
+async def _why_taken(api: Api, owner: Owner, manifest: manifests.Manifest, error: errors.ConflictError) -> str:
+    """What is to be said of a Job that couldn't be made for a conflict; "" when it is there as it should be."""
+    metadata = manifest["metadata"]
+    found = (await api.get(paths.jobs(owner.namespace), fieldSelector=f"metadata.name={metadata['name']}")).get("items")
+    if not found:
+        # A conflict of another kind, as that of two Jobs at a quota's door; or it went meanwhile.
+        raise error
+    labels = found[0]["metadata"].get("labels") or {}
+    if any(labels.get(key) != metadata["labels"][key] for key in _OWN_LABELS):
+        return f"Job {owner.namespace}/{metadata['name']} exists without the operator's labels: delete it"
+    # Made by an earlier cycle whose answer got lost: the name says that it is the same.
+    _log.debug("Job %s exists already", metadata["name"])
+    return ""
 
 
 async def _record(api: Api, namespace: str, job: str, text: str) -> None:

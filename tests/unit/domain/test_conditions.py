@@ -121,6 +121,7 @@ assessments = st.builds(
     Assessment,
     problem=st.none() | st.just(("InvalidSpec", "x")),
     conflict=st.sampled_from(["", "taken"]),
+    refused=st.sampled_from(["", "quota"]),
     desired=st.integers(0, 3),
     ready=st.integers(0, 3),
     holding=st.integers(0, 3),

@@ -290,3 +290,11 @@ def test_the_engines_settings_are_those_that_were_proven() -> None:
 
 def test_a_claims_path_depends_on_the_engines_mount_so_none_is_published() -> None:
     assert "MODEL_PATH" not in manifests.engine_settings(make_claim_spec())
+
+
+@pytest.mark.parametrize("name", ["$(HOME)", "a$$b", "a$b"])
+def test_a_folder_whose_name_looks_like_a_variable_is_taken_as_it_is(name: str) -> None:
+    """The kubelet expands $(NAME) in arguments, and takes $$ for $."""
+    argument = containers_of(build(make_spec(source={"hostPath": {"path": f"/models/{name}"}})))["prefetch"]["args"][1]
+    assert argument.replace("$$", "$") == f"/models/{name}"
+    assert "$" not in argument.replace("$$", "")

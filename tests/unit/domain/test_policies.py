@@ -386,3 +386,15 @@ def test_only_a_proof_makes_a_node_ready(
 def test_nothing_is_looked_at_again_at_once(entry: NodeStatus | None, jobs: list[StagingJob], node: Node) -> None:
     again = decide(entry, *jobs, node=node).again_after_seconds
     assert again is None or 1.0 <= again <= failures.LONG_BACKOFF_SECONDS
+
+
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59Z", rfc3339(ago(-3600))])
+def test_a_wait_that_began_in_the_far_future_is_over(time: str) -> None:
+    """By a wrong clock or a wrong hand: the node would wait for ever."""
+    assert decide(failed_entry(last_transition_time=time)).wants_job == 1
+
+
+def test_a_job_that_ended_ahead_of_our_clock_is_waited_out_from_now() -> None:
+    decision = decide(None, failed_job(text=failure_text(), finished_seconds_ago=-3600))
+    assert decision.entry.last_transition_time == rfc3339(NOW)
+    assert (decision.delete_jobs, decision.again_after_seconds) == ((), 10.0)

@@ -163,3 +163,12 @@ def test_the_soonest_look_counts() -> None:
 
 def test_the_status_speaks_of_the_present_generation() -> None:
     assert plan_of(make_snapshot(make_owner(generation=9), (A,))).status.observed_generation == 9
+
+
+def test_a_write_that_is_refused_is_told_and_takes_nothing_from_pods() -> None:
+    """A quota of ConfigMaps, a policy on nodes: without this the status would stand still, with no word of it."""
+    snapshot = make_snapshot(make_owner(status=READY_STATUS), (A, B), (complete_job(A),))
+    plan = plan_of(replace(snapshot, write_refusal="exceeded quota"))
+    assert reasons(plan) == {"Available": "NodesStaged", "Ready": "WriteRefused", "Stalled": "WriteRefused"}
+    assert message(plan) == "what the operator has to write was refused: exceeded quota"
+    assert states(plan) == {"node-a": ("Ready", "Staged"), "node-b": ("Ready", "Staged")}

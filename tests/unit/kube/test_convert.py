@@ -76,6 +76,8 @@ def test_a_model_that_cannot_be_read_says_so_and_raises_nothing(spec: Any, expec
         {"conditions": [{"type": "Ready"}]},
         {"observedGeneration": -1},
         {"published": "x"},
+        {"published": {"manifestDigest": "no digest"}},
+        {"nodes": {"n": {"state": "Ready", "manifestDigest": "no digest"}}},
     ],
 )
 def test_a_spoilt_status_is_found_out_anew_and_still_patched_from_what_stands_there(status: Json) -> None:
