@@ -15,7 +15,7 @@ export MODELWEIGHTS_CLUSTER_PROVIDER := $(PROVIDER)
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
-setup: .venv/.stamp
+setup: .venv/.stamp ## make .venv from the locked requirements; the others do it by themselves
 
 .venv/.stamp: requirements/dev.txt pyproject.toml tests/setup.sh
 	@tests/setup.sh
@@ -60,7 +60,7 @@ image: setup ## build the images of operator and loader (docker where an engine 
 cluster-up: setup ## a cluster to play with (INSTANCE=dev)
 	$(CLUSTER) up --instance $(or $(INSTANCE),dev) --provider $(PROVIDER)
 
-cluster-down: setup ## take down every cluster that this project started
+cluster-down: setup ## take down the clusters of demo, cluster-up, e2e and bench, or INSTANCE=NAME
 	@for instance in $(or $(INSTANCE),demo dev e2e bench); do $(CLUSTER) down --instance $$instance; done
 
 clean: ## remove what was made in the clone; the cache outside of it stays
