@@ -28,7 +28,7 @@ NAMESPACE: Final = "default"
 MODEL: Final = "minilm"
 _EXAMPLES: Final = REPOSITORY / "docs/examples"
 _STAND_IN: Final = (
-    'echo "digest $DIGEST, weights in $MODEL_PATH"; modelweights-loader residency "$MODEL_PATH"; sleep inf'
+    'echo "digest $DIGEST, weights in $MODEL_PATH"; modelweights-loader residency "$MODEL_PATH" | grep total; sleep inf'
 )
 
 
@@ -105,7 +105,7 @@ def _show(cluster: Cluster, *arguments: str) -> None:
 
 def _report(cluster: Cluster) -> None:
     """What a person can look at, and how to look further."""
-    _show(cluster, "get", "mw", "--output=wide")
+    _show(cluster, "get", "mw")
     model, pod = get_json(cluster, "mw", MODEL), _pod(cluster)
     print("\nnode        state  resident    prefetch       load with ParallelLoader")
     for name, entry in model["status"]["nodes"].items():
