@@ -280,7 +280,7 @@ class Reconciler:
         )
 
     def _holders(self, owner: Owner) -> Mapping[str, str]:
-        """The nodes that hold the published checkpoint: by their label where we label, else by the status."""
+        """The nodes that hold the published checkpoint: by the status, and by their label where we label."""
         if owner.status.published is None:
             return {}
         digest = owner.status.published.manifest_digest
@@ -288,9 +288,9 @@ class Reconciler:
         holders = {}
         for node in self._nodes.values():
             entry = owner.status.nodes.get(node.name)
-            by_status = entry is not None and entry.manifest_digest == digest and entry.boot_id == node.boot_id
-            by_label = node.labels.get(key) == names.label_digest(digest)
-            if by_label if self._policy.label_nodes else by_status:
+            proven = entry is not None and entry.manifest_digest == digest and entry.boot_id == node.boot_id
+            labelled = node.labels.get(key) == names.label_digest(digest)
+            if proven and (labelled or not self._policy.label_nodes):
                 holders[node.name] = node.labels.get(gate.HOSTNAME_LABEL, "")
         return holders
 

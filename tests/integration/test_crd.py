@@ -72,6 +72,16 @@ REJECTED = {
     "a path that climbs": (path("/models/../etc"), "must not hold '.' or '..' as a part"),
     "a path with a dot": (path("/models/./x"), "must not hold '.' or '..' as a part"),
     "a path with two slashes": (path("/models//x"), "must not hold '//'"),
+    "a path with a control character": (path("/models/x\ty"), "must not hold control characters"),
+    "a claim's path with a control character": ({"source": claim(path="x\ny")}, "must not hold control characters"),
+    "an environment that brings other code": (
+        {"source": HOST, "staging": {"env": [{"name": "PYTHONPATH", "value": "/models/x"}]}},
+        "must not start with PYTHON or LD_",
+    ),
+    "an environment that preloads": (
+        {"source": HOST, "staging": {"env": [{"name": "LD_PRELOAD", "value": "/models/x.so"}]}},
+        "must not start with PYTHON or LD_",
+    ),
     "a path too short": (path("/"), "should be at least 2 chars long"),
     "a path too long": (path("/" + "x" * 1024), "Too long"),
     "a claim's absolute path": ({"source": claim(path="/x")}, "must be relative to the volume's root"),

@@ -44,6 +44,10 @@ def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
     return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in pairs]}
 
 
+NO_CONTROL_CHARACTERS: Final = ("!self.matches('[\\\\x00-\\\\x1f\\\\x7f]')", "must not hold control characters")
+"""A rule for paths: such a character comes of a slip, and a NUL ends the path for the kernel."""
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
@@ -68,6 +72,7 @@ class HostPathSource(_Model):
                 "must not hold '.' or '..' as a part: write the path out",
             ),
             ("!self.contains('//')", "must not hold '//'"),
+            NO_CONTROL_CHARACTERS,
         ),
     )
 
@@ -91,6 +96,7 @@ class PersistentVolumeClaimSource(_Model):
                 "!self.split('/').exists(part, part == '..' || part == '.')",
                 "must not hold '.' or '..' as a part: write the path out",
             ),
+            NO_CONTROL_CHARACTERS,
         ),
     )
 
@@ -321,8 +327,25 @@ class LocalObjectReference(_Model):
 class EnvVar(_Model):
     """An environment variable with a plain value."""
 
-    name: str = Field(min_length=1, max_length=253, description="Name of the variable.")
+    name: str = Field(
+        min_length=1,
+        max_length=253,
+        description="Name of the variable.",
+        # The staging pod mounts more than its author may be allowed to: it runs the loader's code and no other.
+        json_schema_extra=rules(
+            (
+                "!self.startsWith('PYTHON') && !self.startsWith('LD_')",
+                "must not start with PYTHON or LD_: these decide whose code runs",
+            ),
+        ),
+    )
     value: str = Field(default="", max_length=4096, description="Its value.")
+
+    @model_validator(mode="after")
+    def _no_code(self) -> "EnvVar":
+        if self.name.startswith(("PYTHON", "LD_")):
+            raise ValueError(f"{self.name} must not start with PYTHON or LD_: these decide whose code runs")
+        return self
 
 
 class Resources(_Model):
