@@ -17,13 +17,20 @@ help: ## list the targets
 
 setup: .venv/.stamp ## make .venv from the locked requirements; the others do it by themselves
 
+# Asked before the set-up fetches gigabytes.
+.PHONY: needs-cluster
+needs-cluster:
+	@command -v go >/dev/null || { echo "Go isn't there: install Go 1.26 or newer and put it on PATH" >&2; exit 1; }
+	@[ "$$(id -u)" = 0 ] || [ "$(PROVIDER)" = kubeconfig ] || docker info >/dev/null 2>&1 || \
+		{ echo "a cluster needs root (embedded) or a Docker engine that runs (kind): run as root, or start Docker" >&2; exit 1; }
+
 .venv/.stamp: requirements/dev.txt pyproject.toml tests/setup.sh
 	@tests/setup.sh
 
-demo: setup ## a real cluster, the operator, a real checkpoint to Ready, and a pod that starts after
+demo: needs-cluster setup ## a real cluster, the operator, a real checkpoint to Ready, and a pod that starts after
 	@$(PYTHON) -m tests.demo up
 
-test: lint unit integration e2e ## everything: lint, types, unit, integration, end to end
+test: needs-cluster lint unit integration e2e ## everything: lint, types, unit, integration, end to end
 
 lint: setup ## style, types, borders between packages, generated files, scripts, Dockerfile, chart
 	.venv/bin/ruff check .
@@ -42,7 +49,7 @@ unit: setup ## tests without a cluster
 integration: setup ## tests against a real API server (etcd and kube-apiserver on loopback; no root)
 	$(PYTEST) tests/integration
 
-e2e: setup ## tests on real kubelets: the operator from its image, installed by helm
+e2e: needs-cluster setup ## tests on real kubelets: the operator from its image, installed by helm
 	$(PYTEST) tests/e2e
 
 bench: setup ## measurements, each beside what it is compared with

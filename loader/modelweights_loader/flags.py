@@ -71,7 +71,11 @@ def format_settings(settings: EngineSettings) -> str:
     Returns:
         Several lines.
     """
-    said = "proven by a load on this machine" if settings.proven else "defaults, not proven: run validate first"
+    said = (
+        "proven by a load on this machine"
+        if settings.proven
+        else "defaults, not proven: run validate with --results DIR, then flags with the same"
+    )
     return "\n".join(
         (
             f"# {said}",

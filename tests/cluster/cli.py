@@ -33,10 +33,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _up(cluster: Cluster, instance: str) -> None:
     print(cluster.up())
-    print(f"  kubectl:  python -m tests.cluster --instance {instance} kubectl get nodes")
-    print(f"  helm:     python -m tests.cluster --instance {instance} helm list --all-namespaces")
+    python = f"{os.path.relpath(sys.executable)} -m tests.cluster"
+    print(f"  kubectl:  {python} --instance {instance} kubectl get nodes")
+    print(f"  helm:     {python} --instance {instance} helm list --all-namespaces")
     print(f"  or:       export KUBECONFIG={cluster.kubeconfig}")
-    print(f"  remove:   python -m tests.cluster down --instance {instance}")
+    print(f"  remove:   {python} down --instance {instance}")
 
 
 def _status(cluster: Cluster) -> int:
@@ -53,7 +54,6 @@ def _become(cluster: Cluster, program: str, arguments: Sequence[str]) -> int:
     environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
     sys.stdout.flush()
     if program == "helm":
-        # `helm lint` and `helm template` need no cluster; where one is needed, helm says so itself.
         os.execve(ensure_program("helm"), ["helm", *arguments], environment)  # noqa: S606 - no shell is wanted
     if not cluster.kubeconfig.exists():
         raise ClusterError(f"instance {cluster.name} is not up: python -m tests.cluster up --instance {cluster.name}")
@@ -64,6 +64,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.command == "build":
         ensure_programs(EMBEDDED_PROGRAMS)
         return 0
+    if options.command == "helm" and options.arguments[:1] in (["lint"], ["template"]):
+        # These need no cluster, so nothing that a cluster needs (root, Docker) must be there.
+        os.execv(ensure_program("helm"), ["helm", *options.arguments])  # noqa: S606 - no shell is wanted
     cluster = choose(options.provider, options.instance, quiet=options.command in {"kubectl", "helm"})
     if options.command == "up":
         _up(cluster, options.instance)

@@ -1,6 +1,7 @@
 """What a test may ask of a cluster, whoever runs it, and the choice of who runs it."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Protocol
 
@@ -107,9 +108,8 @@ def choose(provider: str = "auto", instance: str = "dev", *, quiet: bool = False
         elif against is None:
             chosen, asked = "embedded", "no Docker engine answers; this is Linux, we are root"
         else:
-            raise MissingToolError(
-                f"no cluster can run here. {against}. Or install Docker and start it (kind is used then)"
-            )
+            otherwise = "" if shutil.which("go") is None else ". Or install Docker and start it (kind is used then)"
+            raise MissingToolError(f"no cluster can run here: {against}{otherwise}")
     if not quiet:
         print(f"cluster: {chosen} ({asked})", flush=True)
     if chosen == "embedded":

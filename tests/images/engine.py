@@ -162,6 +162,8 @@ class Buildah(Engine):
     reason = "no Docker engine answers"
 
     def __init__(self) -> None:
+        if os.geteuid() != 0:
+            raise ImageError("without a Docker engine images are built as root: run as root, or start Docker")
         require_packages({"buildah": "buildah", "newuidmap": "uidmap", "runc": "runc"})
         self.folder = cache_folder() / "containers"
         self.folder.mkdir(parents=True, exist_ok=True)

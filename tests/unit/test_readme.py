@@ -26,7 +26,7 @@ def test_every_program_is_tested_somewhere() -> None:
     blocks = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
     programs = {line.split()[1] for block in blocks for line in block.splitlines() if line.startswith("$ ")}
 
-    assert {"make", "helm", "kubectl", "modelweights-loader"} == programs
+    assert {"make", "helm", "kubectl", ".venv/bin/modelweights-loader"} == programs
 
 
 def test_the_two_commands_come_first() -> None:
@@ -42,11 +42,11 @@ def test_make_has_the_target(command: str) -> None:
 
 def test_the_loaders_commands_run_as_they_stand(tmp_path: Path) -> None:
     make_synthetic(tmp_path / "my-checkpoint", 2**20, 2)
-    found = commands("modelweights-loader")
+    found = commands(".venv/bin/modelweights-loader")
 
     outputs = [
         subprocess.run(
-            [sys.executable, "-m", "modelweights_loader", *shlex.split(command)[1:]],
+            [sys.executable, "-m", "modelweights_loader", *shlex.split(command.replace("~", str(tmp_path)))[1:]],
             cwd=tmp_path,
             capture_output=True,
             text=True,

@@ -8,7 +8,6 @@ from modelweights_operator.domain.manifests import PERMANENT_EXIT_CODES
 from modelweights_operator.domain.snapshot import ContainerState, StagingJob, StagingPod
 
 FIRST_BACKOFF_SECONDS: Final = 10
-SHORT_BACKOFF_LIMIT_SECONDS: Final = 300
 LONG_BACKOFF_SECONDS: Final = 600
 """After a failure that no repetition mends, or the sixth of any kind: someone has to act, and needn't tell us."""
 MAX_QUICK_ATTEMPTS: Final = 5
@@ -57,7 +56,7 @@ def backoff_seconds(exit_code: int, attempts: int) -> float:
     """
     if exit_code in (*PERMANENT_EXIT_CODES, OUT_OF_MEMORY_EXIT_CODE) or attempts > MAX_QUICK_ATTEMPTS:
         return LONG_BACKOFF_SECONDS
-    return float(min(FIRST_BACKOFF_SECONDS * 2 ** max(attempts - 1, 0), SHORT_BACKOFF_LIMIT_SECONDS))
+    return float(FIRST_BACKOFF_SECONDS * 2 ** max(attempts - 1, 0))
 
 
 def final_report(job: StagingJob) -> str:

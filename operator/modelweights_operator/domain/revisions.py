@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import manifests, names, policies
+from modelweights_operator.domain import failures, manifests, names, policies
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.reports import Report
 
@@ -42,7 +42,8 @@ def compare(entry: api.NodeStatus, wanted: str, now: datetime) -> api.NodeStatus
         return entry
     message = (
         f"the files here give {names.label_digest(entry.manifest_digest)[:12]}, those of the other nodes "
-        f"{names.label_digest(wanted)[:12]}: copy the same checkpoint to all nodes; it is looked at again in 10 minutes"
+        f"{names.label_digest(wanted)[:12]}: copy the same checkpoint to all nodes; it is looked at again in "
+        f"{failures.LONG_BACKOFF_SECONDS // 60} minutes"
     )
     update = {"state": "Failed", "reason": policies.DIGEST_MISMATCH, "message": message}
     return entry.model_copy(update={**update, "last_transition_time": rfc3339(now)})
