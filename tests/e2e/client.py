@@ -152,7 +152,7 @@ class Recorder:
         self._client = client
         self._events: dict[str, list[tuple[str, Json]]] = {kind: [] for kind in paths}
         self._lock = threading.Lock()
-        self._open: list[http.client.HTTPConnection] = []
+        self._open: dict[str, http.client.HTTPConnection] = {}
         self._closed = False
         self._threads = [
             threading.Thread(target=self._record, args=(kind, path), daemon=True) for kind, path in paths.items()
@@ -163,7 +163,7 @@ class Recorder:
     def close(self) -> None:
         """End the watches."""
         self._closed = True
-        for connection in self._open:
+        for connection in self._open.values():
             if connection.sock is not None:
                 connection.sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
@@ -189,24 +189,29 @@ class Recorder:
             return [body for _, body in self._events[kind]]
 
     def _record(self, kind: str, path: str) -> None:
-        connection = self._client.connection(timeout=None)
-        self._open.append(connection)
-        selector = path.replace("?", "?watch=true&") if "?" in path else f"{path}?watch=true"
-        connection.request("GET", selector)
-        response = connection.getresponse()
+        """Watch again from where a watch ended: the API server ends those of a kind whose definition is changed."""
+        since = ""
         while not self._closed:
-            line = response.readline()
-            if not line:
-                break
-            event = json.loads(line)
-            with self._lock:
-                self._events[kind].append((event["type"], event["object"]))
-        response.close()
-        connection.close()
+            connection = self._client.connection(timeout=None)
+            self._open[kind] = connection
+            more = f"&resourceVersion={since}" if since else ""
+            connection.request("GET", path.replace("?", "?watch=true&") + more)
+            response = connection.getresponse()
+            while line := response.readline():
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    # What came since is no longer known; all that is there is told anew.
+                    since = ""
+                    break
+                since = event["object"]["metadata"]["resourceVersion"]
+                with self._lock:
+                    self._events[kind].append((event["type"], event["object"]))
+            response.close()
+            connection.close()
 
 
 def selecting(path: str, **selectors: str) -> str:
-    """A path of a list with a label or field selector."""
+    """A path of a list with label or field selectors; without any it is one of all."""
     return f"{path}?" + "&".join(f"{key}={quote(value)}" for key, value in selectors.items())
 
 

@@ -83,8 +83,8 @@ def site(cluster: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest
         record = Recorder(
             client,
             jobs=selecting("/apis/batch/v1/jobs", labelSelector=ours),
-            pods="/api/v1/pods",
-            models="/apis/modelweights.io/v1alpha1/modelweights",
+            pods=selecting("/api/v1/pods"),
+            models=selecting("/apis/modelweights.io/v1alpha1/modelweights"),
         )
         try:
             site = Site(cluster, images, client, record, folder)
