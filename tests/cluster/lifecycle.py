@@ -17,6 +17,7 @@ from tests.cluster.commands import run
 from tests.cluster.errors import ClusterError, CommandError
 from tests.cluster.leftovers import remove_leftovers
 from tests.cluster.paths import REPOSITORY, InstancePaths
+from tests.cluster.registry_store import bound_registry
 from tests.cluster.requirements import ensure_requirements
 from tests.cluster.state import Process, State
 from tests.cluster.topology import GPU_RESOURCE, NODES, POD_SECURITY_NAMESPACES
@@ -63,6 +64,7 @@ def up(name: str) -> float | None:
         ensure_requirements()
         ensure_programs()
         _end(instance)
+        bound_registry()
         started = time.monotonic()
         supervisor = _start_supervisor(instance)
         try:
