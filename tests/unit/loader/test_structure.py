@@ -42,7 +42,7 @@ def test_each_kind_of_corruption_is_named(split: Path, tmp_path: Path, kind: str
     started = time.monotonic()
     with pytest.raises(BadCheckpointError) as caught:
         read_structure(find_checkpoint(str(folder)))
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 10  # a hang, not a slow machine
     assert REASONS[kind] == caught.value.reason
     assert "model-000" in caught.value.message
 
