@@ -12,7 +12,7 @@ import kopf
 from modelweights_operator import errors
 from modelweights_operator import settings as own_settings
 from modelweights_operator.api.v1alpha1 import GROUP, PLURAL, VERSION
-from modelweights_operator.kube import convert, health, rights
+from modelweights_operator.kube import convert, health, login, rights
 from modelweights_operator.kube.client import WATCH_SECONDS, Api
 from modelweights_operator.reconciler import Reconciler
 
@@ -49,6 +49,12 @@ async def _make_reconciler(memo: kopf.Memo) -> Reconciler:
     if not label_nodes:
         _log.warning("no right to patch nodes: pods are bound to the nodes that are ready at the time of the lift")
     return Reconciler(memo.api, memo.settings, lift_pods=lift_pods, label_nodes=label_nodes)
+
+
+@kopf.on.login()
+def log_in(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    """Let kopf connect as `Api.connect` does: as the pod's service account, else as KUBECONFIG says."""
+    return login.relaxed(kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs))
 
 
 @kopf.on.cleanup()

@@ -57,6 +57,8 @@ class Api:
                 await aio_config.load_kube_config(client_configuration=configuration)
             except aio_config.ConfigException as error:
                 raise errors.SettingsError(f"neither in a pod nor with a usable KUBECONFIG: {error}") from error
+        # Python 3.13 refuses authorities without certain extensions, as many clusters' are (see `login`).
+        configuration.disable_strict_ssl_verification = True
         return cls(aio_client.ApiClient(configuration))
 
     async def __aenter__(self) -> Self:
