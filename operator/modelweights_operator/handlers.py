@@ -53,8 +53,11 @@ async def _make_reconciler(memo: kopf.Memo) -> Reconciler:
 
 @kopf.on.login()
 def log_in(**kwargs: Any) -> kopf.ConnectionInfo | None:
-    """Let kopf connect as `Api.connect` does: as the pod's service account, else as KUBECONFIG says."""
-    return login.relaxed(kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs))
+    """Let kopf connect as `Api.connect` does: as the pod's service account, else as KUBECONFIG says.
+
+    By the client's rules: kopf's own for service accounts need the cluster's DNS, which may not be up yet.
+    """
+    return login.relaxed(kopf.login_via_client(**kwargs))
 
 
 @kopf.on.cleanup()
