@@ -110,8 +110,9 @@ class Reconciler:
         await self._gates.close()
 
     def is_ready(self) -> bool:
-        """Whether every informer has its first list."""
-        return all(informer.synced.is_set() for informer in (self._jobs, self._pods, self._gated))
+        """Whether every informer has its first list, and kopf has told of every node."""
+        informed = all(informer.synced.is_set() for informer in (self._jobs, self._pods, self._gated))
+        return informed and self._nodes_complete.is_set()
 
     def is_alive(self) -> str:
         """Why the operator is to be restarted; "" when it isn't."""

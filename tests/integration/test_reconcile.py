@@ -330,8 +330,13 @@ def test_a_long_name_with_dots_is_staged_and_gets_its_events(team: Team) -> None
     team.create_model(name)
     team.stage("a")
     team.wait_for("Ready", "True", name=name)
-    events = team.admin.items(core_path(team.namespace, "events"))
-    assert "Ready" in {event["reason"] for event in events if event["involvedObject"]["name"] == name}
+    path = core_path(team.namespace, "events")
+
+    def told() -> set[str]:
+        return {event["reason"] for event in team.admin.items(path) if event["involvedObject"]["name"] == name}
+
+    # Events follow the status that they tell of.
+    poll(lambda: "Ready" in told(), "the event is there")
 
 
 def test_labels_go_with_the_object_and_others_stay(team: Team) -> None:
