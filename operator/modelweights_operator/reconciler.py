@@ -13,11 +13,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from modelweights_operator import errors
 from modelweights_operator.api.v1alpha1 import AVAILABLE
-from modelweights_operator.domain import gate, names
+from modelweights_operator.domain import gate, names, policies
 from modelweights_operator.domain.plan import Event, make_plan
 from modelweights_operator.domain.snapshot import Node, Owner, Policy, StagingJob, StagingPod
 from modelweights_operator.kube import apply, convert, gather, paths
@@ -84,18 +84,19 @@ class Reconciler:
             _gated_item,
             lambda item: self._gates.wake((item.value.namespace, item.value.name)),
         )
+        self._informers: Mapping[str, Informer[Any]] = {
+            "jobs": self._jobs,
+            "staging pods": self._pods,
+            "gated pods": self._gated,
+        }
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- life -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the informers and the resync."""
-        runs = {
-            "jobs": self._jobs.run(),
-            "staging pods": self._pods.run(),
-            "gated pods": self._gated.run(),
-            "resync": self._resync_forever(),
-        }
+        runs = {name: informer.run() for name, informer in self._informers.items()}
+        runs["resync"] = self._resync_forever()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(run, name=name) for name, run in runs.items()]
         for task in self._tasks:
@@ -111,12 +112,12 @@ class Reconciler:
 
     def is_ready(self) -> bool:
         """Whether every informer has its first list, and kopf has told of every node."""
-        informed = all(informer.synced.is_set() for informer in (self._jobs, self._pods, self._gated))
+        informed = all(informer.synced.is_set() for informer in self._informers.values())
         return informed and self._nodes_complete.is_set()
 
     def is_alive(self) -> str:
         """Why the operator is to be restarted; "" when it isn't."""
-        for name, informer in (("jobs", self._jobs), ("staging pods", self._pods), ("gated pods", self._gated)):
+        for name, informer in self._informers.items():
             if informer.quiet_seconds > self._quiet_seconds:
                 return f"nothing heard of {name} for {informer.quiet_seconds:.0f} s"
         for task in self._tasks:
@@ -289,7 +290,7 @@ class Reconciler:
         holders = {}
         for node in self._nodes.values():
             entry = owner.status.nodes.get(node.name)
-            proven = entry is not None and entry.manifest_digest == digest and entry.boot_id == node.boot_id
+            proven = entry is not None and policies.holds(entry, node) and entry.manifest_digest == digest
             labelled = node.labels.get(key) == names.label_digest(digest)
             if proven and (labelled or not self._policy.label_nodes):
                 holders[node.name] = node.labels.get(gate.HOSTNAME_LABEL, "")

@@ -78,14 +78,14 @@ def holds(entry: NodeStatus | None, node: Node) -> bool:
     return entry is not None and bool(entry.manifest_digest) and entry.boot_id == node.boot_id
 
 
+def has_proof(entry: NodeStatus) -> bool:
+    """Whether the entry tells of a proven checkpoint, be it another one than most nodes'."""
+    return entry.state == "Ready" or entry.reason == DIGEST_MISMATCH
+
+
 def is_proven(entry: NodeStatus | None, node: Node, staging_digest: str) -> bool:
     """Whether what the node holds was staged as the spec now asks. A mismatch with other nodes is no disproof."""
-    return (
-        entry is not None
-        and holds(entry, node)
-        and entry.staging_digest == staging_digest
-        and (entry.state == "Ready" or entry.reason == DIGEST_MISMATCH)
-    )
+    return entry is not None and holds(entry, node) and entry.staging_digest == staging_digest and has_proof(entry)
 
 
 def decide(context: NodeContext) -> NodeDecision:

@@ -16,7 +16,7 @@ from modelweights_operator.domain.reports import Report
 
 def wanted_digest(published: api.Revision | None, entries: Iterable[api.NodeStatus]) -> str:
     """The checkpoint that most nodes proved under this spec; the published one, then the greater digest, breaks a tie."""
-    counts = Counter(entry.manifest_digest for entry in entries if is_proved(entry))
+    counts = Counter(entry.manifest_digest for entry in entries if policies.has_proof(entry))
     return max(
         counts,
         key=lambda digest: (counts[digest], published is not None and digest == published.manifest_digest, digest),
@@ -24,14 +24,9 @@ def wanted_digest(published: api.Revision | None, entries: Iterable[api.NodeStat
     )
 
 
-def is_proved(entry: api.NodeStatus) -> bool:
-    """Whether the node proved a checkpoint under this spec, be it another one than most."""
-    return entry.state == "Ready" or entry.reason == policies.DIGEST_MISMATCH
-
-
 def compare(entry: api.NodeStatus, wanted: str, now: datetime) -> api.NodeStatus:
     """A node that proved another checkpoint than most is not ready, and says so."""
-    if not is_proved(entry):
+    if not policies.has_proof(entry):
         return entry
     if entry.manifest_digest == wanted:
         if entry.state == "Ready":

@@ -4,7 +4,6 @@ Called by the rest of `kube`. The generated models are left aside: parsing thous
 and time than all else that the operator does. Every request has a time-out; errors become those of `errors`.
 """
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Self
@@ -182,12 +181,3 @@ def _status_error(status: Mapping[str, Any], what: str) -> errors.ApiError:
     kind = _ERRORS.get(code, errors.ApiError)
     reason = str(status.get("reason") or "")
     return kind(f"{what}: {code} {reason}: {status.get('message') or 'no message'}", status=code, reason=reason)
-
-
-async def sleep_until_set(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, at most so long."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
 from modelweights_operator import errors
-from modelweights_operator.kube.client import sleep_until_set
 
 K = TypeVar("K")
 
@@ -92,3 +91,12 @@ class WorkQueue(Generic[K]):
         except Exception:  # noqa: BLE001 - the task's edge: one object's fault must not end the others' work
             _log.exception("%s: unexpected; again in %.1f s", key, backoff)
             return backoff, True
+
+
+async def sleep_until_set(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, at most so long."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
