@@ -3,26 +3,10 @@
 import ctypes
 import os
 import shutil
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.errors import MissingToolError
-
-
-@dataclass(frozen=True)
-class Tool:
-    """A program (or a file) that must be there, and the Debian package that holds it."""
-
-    probe: str
-    package: str
-
-    def present(self) -> bool:
-        if self.probe.startswith("/"):
-            return Path(self.probe).exists()
-        # Not every user's PATH has the administrators' folders.
-        return shutil.which(self.probe, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
-
+from tests.debian import MissingPackagesError, Tool, ensure
 
 TOOLS = (
     Tool("unshare", "util-linux"),
@@ -78,16 +62,7 @@ def ensure_requirements() -> None:
             f"of the machine's inotify instances fewer than {WATCHES} are free, so kubelet and containerd couldn't start: "
             "take down other clusters, or raise the limit by `sysctl fs.inotify.max_user_instances=1024`"
         )
-    packages = sorted({tool.package for tool in TOOLS if not tool.present()})
-    if not packages:
-        return
-    wanted = " ".join(packages)
-    if shutil.which("apt-get") is None:
-        raise MissingToolError(f"install these programs first (named as Debian's packages): {wanted}")
-    print(f"installing {wanted}", flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
-    for argv in (["apt-get", "update", "-q"], install):
-        finished = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
-        if finished.returncode != 0:
-            raise MissingToolError(f"apt-get could not install {wanted}:\n{finished.stderr.strip()[-1500:]}")
+    try:
+        ensure(TOOLS)
+    except MissingPackagesError as error:
+        raise MissingToolError(str(error)) from error
