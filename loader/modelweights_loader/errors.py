@@ -1,6 +1,6 @@
 """The one hierarchy of errors of the loader, and the reasons that its reports may carry.
 
-Raised everywhere in the package; turned into an exit code and a report only at the edge, in `steps`.
+Raised everywhere in the package; turned into an exit code and a report only at the edge, in `cli`.
 Must not import anything but the standard library.
 """
 

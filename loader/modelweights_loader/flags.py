@@ -1,6 +1,6 @@
 """Prints the engine settings that make a staging count.
 
-Called by `steps`. Engines throw a warm page cache away by default (O_DIRECT), and read suffixes of sizes differently: so
+Called by `commands`. Engines throw a warm page cache away by default (O_DIRECT), and read suffixes of sizes differently: so
 the settings are spelled out, and every size is a plain integer. Must not import torch.
 """
 

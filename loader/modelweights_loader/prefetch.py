@@ -1,6 +1,6 @@
 """Reads a checkpoint into the page cache with a pool of threads, without copying a byte to this process.
 
-Called by `steps`. As vLLM's prefetch (files in natural order, threads and block size, progress every 10 %, total time, a
+Called by `commands`. As vLLM's prefetch (files in natural order, threads and block size, progress every 10 %, total time, a
 file that fails is a warning), with three differences: blocks of all files are shared out, so that one big file
 does not keep one thread; `sendfile` to /dev/null copies nothing; and it can be cancelled within a second.
 Must not import torch.

@@ -1,6 +1,6 @@
 """Shows a prefetch's progress: a bar on a terminal, plain lines elsewhere (a pod's log).
 
-Called by `steps`. Must not import torch.
+Called by `commands`. Must not import torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The step `report`: measures residency once more, cools the pages, writes the marker, and sums up all steps.
 
-Called by `steps`. What it returns is the one report that the operator reads. Must not import torch.
+Called by `commands`. What it returns is the one report that the operator reads. Must not import torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The report of a step: one JSON object of at most 1 KiB for a termination log, and the full result for later steps.
 
-Called by `steps`. Must not import torch.
+Called by `commands`. Must not import torch.
 """
 
 from __future__ import annotations

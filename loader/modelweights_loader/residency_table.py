@@ -1,6 +1,6 @@
 """Prints a residency as a table or as JSON.
 
-Called by `steps` for the command `residency`. Must not import torch.
+Called by `commands` for the command `residency`. Must not import torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Proves that a checkpoint loads: strict headers, then a real load in a process of its own, then the manifest digest.
 
-Called by `steps`. Order matters for time: the load process starts first, because its imports take seconds; headers are
+Called by `commands`. Order matters for time: the load process starts first, because its imports take seconds; headers are
 read and files hashed meanwhile. Must not import torch.
 """
 

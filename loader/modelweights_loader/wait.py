@@ -1,6 +1,6 @@
 """Blocks until the marker on this node says that a model is staged.
 
-Called by `steps` for init containers of inference pods. No access to the API server, and no torch: it starts in
+Called by `commands` for init containers of inference pods. No access to the API server, and no torch: it starts in
 milliseconds and polls one small file.
 """
 

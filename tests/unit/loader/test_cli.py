@@ -283,6 +283,6 @@ def test_what_the_machine_lacks_is_no_bug(
     def fail(_: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr("modelweights_loader.steps.run_residency", fail)
+    monkeypatch.setattr("modelweights_loader.commands.residency.run", fail)
     assert main(["residency", "x"]) == code
     assert capsys.readouterr().err.startswith(f"residency: {reason}: ")

@@ -1,0 +1,211 @@
+"""Options that several commands share, and the checks of their values.
+
+Used by the modules beside it. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, NoReturn
+
+from modelweights_loader.errors import UsageError
+from modelweights_loader.quantity import check_block_bytes, check_threads, parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelweights_loader.checkpoint import Checkpoint
+    from modelweights_loader.outcome import Outcome
+
+    # What add_subparsers returns has no public name.
+    Commands = argparse._SubParsersAction["Parser"]  # noqa: SLF001 - see above
+
+POLICIES = ("BestEffort", "Required")
+_MAX_QUEUE_SIZE = 64
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with what is wrong.
+
+        Args:
+            message: Of argparse.
+        """
+        command = self.prog.split()[-1]
+        self.exit(UsageError.exit_code, f"{command}: Usage: {message} (see --help)\n")
+
+
+def add_command(
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], Outcome],
+    summary: str,
+    path: str | None = None,
+) -> argparse.ArgumentParser:
+    """Adds a command with the options that all of them have.
+
+    Args:
+        commands: Where to.
+        name: Of the command, of its report and of its result file.
+        run: What it does with the parsed arguments.
+        summary: One line of help.
+        path: `?` when PATH may be left out.
+
+    Returns:
+        The command's own parser, for its further options.
+    """
+    command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+    command.add_argument("path", metavar="PATH", nargs=path, type=parse_path, help="folder of the checkpoint")
+    command.add_argument("--root", metavar="DIR", help="PATH and its links must stay below this folder")
+    command.add_argument("--report", metavar="FILE", help="write one JSON object of at most 1024 bytes there, in place")
+    command.add_argument(
+        "--results", metavar="DIR", help="write DIR/<step>.json in full; later steps read earlier ones"
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def add_policy(command: argparse.ArgumentParser) -> None:
+    """Adds what decides whether too little residency is an error.
+
+    Args:
+        command: Its parser.
+    """
+    command.add_argument("--policy", choices=POLICIES, default="BestEffort", help="Required fails when not resident")
+    command.add_argument(
+        "--min-resident-percent",
+        metavar="PERCENT",
+        type=parse_percent,
+        default=95.0,
+        help="what Required asks for (default 95)",
+    )
+
+
+def parse_path(text: str) -> str:
+    """Refuses an empty path: it would mean the current folder, and comes from a variable that isn't set.
+
+    Args:
+        text: As given.
+
+    Returns:
+        The same.
+
+    Raises:
+        argparse.ArgumentTypeError: It is empty.
+    """
+    if not text:
+        message = "PATH is empty"
+        raise argparse.ArgumentTypeError(message)
+    return text
+
+
+def parse_threads(text: str) -> int:
+    """Parses a number of prefetch threads.
+
+    Args:
+        text: As given.
+
+    Returns:
+        1 to 256.
+
+    Raises:
+        argparse.ArgumentTypeError: Out of bounds, or no number.
+    """
+    try:
+        return check_threads(int(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def parse_block_size(text: str) -> int:
+    """Parses the size of a prefetch block.
+
+    Args:
+        text: As given.
+
+    Returns:
+        Bytes.
+
+    Raises:
+        argparse.ArgumentTypeError: Out of bounds, or no number.
+    """
+    try:
+        return check_block_bytes(parse_bytes(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def parse_percent(text: str) -> float:
+    """Parses a percentage.
+
+    Args:
+        text: As given.
+
+    Returns:
+        0 to 100.
+
+    Raises:
+        argparse.ArgumentTypeError: Out of bounds, or no number.
+    """
+    return _checked(float, text, "a percentage", 0, 100)
+
+
+def parse_seconds(text: str) -> float:
+    """Parses a number of seconds.
+
+    Args:
+        text: As given.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: Out of bounds, or no number.
+    """
+    return _checked(float, text, "a number of seconds", 0, 10**7)
+
+
+def parse_queue_size(text: str) -> int:
+    """Parses ParallelLoader's queue size.
+
+    Args:
+        text: As given.
+
+    Returns:
+        -1 to 64.
+
+    Raises:
+        argparse.ArgumentTypeError: Out of bounds, or no number.
+    """
+    return int(_checked(int, text, "a queue size", -1, _MAX_QUEUE_SIZE))
+
+
+def _checked(convert: Callable[[str], float], text: str, what: str, low: float, high: float) -> float:
+    try:
+        value = convert(text)
+    except ValueError:
+        value = None
+    # NaN compares false with everything, so it is refused too.
+    if value is None or not low <= value <= high:
+        message = f"{text!r} is not {what} from {low:g} to {high:g}"
+        raise argparse.ArgumentTypeError(message)
+    return value
+
+
+def find(arguments: argparse.Namespace) -> Checkpoint:
+    """Finds the checkpoint that a command is about.
+
+    Args:
+        arguments: path, root.
+
+    Returns:
+        Its files.
+
+    Raises:
+        LoaderError: See `find_checkpoint`.
+    """
+    from modelweights_loader.checkpoint import find_checkpoint  # noqa: PLC0415 - see the package's docstring
+
+    return find_checkpoint(arguments.path, arguments.root)

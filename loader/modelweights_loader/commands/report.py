@@ -1,0 +1,90 @@
+"""The command `report`: measures residency once more, cools the pages, writes the marker, sums up.
+
+Called by `cli`; `stage` calls `publish_checkpoint`. See the package for what it must not import.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modelweights_loader.commands.options import add_command, add_policy, find
+from modelweights_loader.outcome import Outcome
+
+if TYPE_CHECKING:
+    import argparse
+
+    from modelweights_loader.checkpoint import Checkpoint
+    from modelweights_loader.commands.options import Commands
+    from modelweights_loader.publish import PublishOptions
+
+
+def add(commands: Commands) -> None:
+    """Adds the command.
+
+    Args:
+        commands: Where to.
+    """
+    command = add_command(commands, "report", run, "measure residency, cool the pages, write the marker, sum up")
+    add_policy(command)
+    add_arguments(command)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Adds the options of its own.
+
+    Args:
+        command: Its parser, or that of a command that includes it.
+    """
+    command.add_argument("--marker-dir", metavar="DIR", help="write the marker there")
+    command.add_argument("--marker-root", metavar="DIR", help="the marker's path is relative to this (default --root)")
+    command.add_argument("--node-boot-id", metavar="ID", default="", help="copied into the marker")
+    command.add_argument("--cool", action="store_true", help="move the pages to the kernel's inactive list")
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Measures once more, cools, marks and sums up.
+
+    Args:
+        arguments: path, root, results, policy, min_resident_percent, marker_dir, marker_root, node_boot_id, cool.
+
+    Returns:
+        The outcome.
+
+    Raises:
+        LoaderError: The policy is not met.
+    """
+    return publish_checkpoint(find(arguments), arguments, arguments.results)
+
+
+def publish_checkpoint(checkpoint: Checkpoint, arguments: argparse.Namespace, results: str | None) -> Outcome:
+    """Like `run`, for files that are found already.
+
+    Args:
+        checkpoint: What was staged.
+        arguments: See there.
+        results: Where the earlier steps left their results.
+
+    Returns:
+        The outcome.
+
+    Raises:
+        LoaderError: See there.
+    """
+    from modelweights_loader.publish import publish  # noqa: PLC0415 - see the package's docstring
+
+    figures, said = publish(arguments.path, checkpoint, _publish_options(arguments, results))
+    return Outcome("Staged", said, figures)
+
+
+def _publish_options(arguments: argparse.Namespace, results: str | None) -> PublishOptions:
+    from modelweights_loader.publish import PublishOptions  # noqa: PLC0415 - see the package's docstring
+
+    return PublishOptions(
+        policy=arguments.policy,
+        min_resident_percent=arguments.min_resident_percent,
+        results=results,
+        marker_dir=arguments.marker_dir,
+        marker_root=arguments.marker_root or arguments.root,
+        node_boot_id=arguments.node_boot_id,
+        cool=arguments.cool,
+    )

@@ -1,0 +1,73 @@
+"""The command `stage`: prefetch, validate and report in one go, for laptops.
+
+Called by `cli`. See the package for what it must not import.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from modelweights_loader.commands import prefetch, report, validate
+from modelweights_loader.commands.options import add_command, add_policy, find
+from modelweights_loader.outcome import Outcome, make_report
+
+if TYPE_CHECKING:
+    import argparse
+
+    from modelweights_loader.commands.options import Commands
+
+
+def add(commands: Commands) -> None:
+    """Adds the command.
+
+    Args:
+        commands: Where to.
+    """
+    command = add_command(commands, "stage", run, "prefetch, validate and report in one go")
+    prefetch.add_arguments(command)
+    add_policy(command)
+    validate.add_arguments(command)
+    report.add_arguments(command)
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Does everything: checks the structure, prefetches, validates, reports.
+
+    Args:
+        arguments: Those of all three steps.
+
+    Returns:
+        The outcome of the last one, with the figures of all.
+
+    Raises:
+        LoaderError: The first step that fails.
+    """
+    import tempfile  # noqa: PLC0415 - see the package's docstring
+
+    from modelweights_loader.load_process import LoadProcess  # noqa: PLC0415
+    from modelweights_loader.report import write_result  # noqa: PLC0415
+    from modelweights_loader.structure import read_structure  # noqa: PLC0415
+
+    # Its imports run behind the prefetch, which hardly uses the processor.
+    process = LoadProcess() if arguments.mode == "Load" else None
+    with tempfile.TemporaryDirectory(prefix="modelweights-") as own:
+        results = arguments.results or own
+        try:
+            checkpoint = find(arguments)
+            if arguments.mode != "None":
+                # A bad header ends it here, before gigabytes are read.
+                read_structure(checkpoint)
+            for step in ("prefetch", "validate"):
+                started = time.monotonic()
+                if step == "prefetch":
+                    outcome = prefetch.prefetch_checkpoint(checkpoint, arguments)
+                else:
+                    outcome = validate.validate_checkpoint(checkpoint, arguments, process)
+                seconds = time.monotonic() - started
+                write_result(results, step, make_report(step, outcome, seconds))
+                print(f"{step}: {outcome.message}", flush=True)
+            return report.publish_checkpoint(checkpoint, arguments, results)
+        finally:
+            if process is not None:
+                process.kill()
