@@ -37,6 +37,11 @@ def check_and_fail(folder: Path, kind: str, content: bytes) -> None:
     raise ZeroDivisionError
 
 
+def write_and_fail(folder: Path, kind: str) -> None:
+    (folder / "file").write_bytes(b"kept")
+    check_and_fail(folder, kind, b"kept")
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     folder = tmp_path / "source"
@@ -61,8 +66,7 @@ def test_a_folder_is_shown_and_nothing_is_left_behind_even_after_a_failure(
 def test_an_image_is_mounted_and_removed(kind: str, tmp_path: Path) -> None:
     image, mount_point = tmp_path / "image", tmp_path / "mount"
     with pytest.raises(ZeroDivisionError), filesystems.mount_image(kind, image, mount_point) as folder:
-        (folder / "file").write_bytes(b"kept")
-        check_and_fail(folder, kind, b"kept")
+        write_and_fail(folder, kind)
     assert not is_mounted(mount_point)
     assert not image.exists()
 
