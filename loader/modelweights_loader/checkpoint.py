@@ -12,11 +12,17 @@ import os
 import re
 import stat
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from modelweights_loader.errors import BadCheckpointError, WillNotWorkError, error_from_os
+from modelweights_loader.json_walk import Cursor, check_utf8, refuse
+from modelweights_loader.lookalikes import name_lookalike
 
 MAX_INDEX_BYTES = 100_000_000
+MAX_TENSORS = 1_000_000
+_MAX_INDEX_MEMBERS = 1_000
+# What the index says beside the weight_map is passed over; numbers stay text, since long ones take long.
+_ANYTHING = json.JSONDecoder(parse_int=str, parse_float=str)
 _CONSOLIDATED = "consolidated*.safetensors"
 # What engines read beside the weights: configuration, tokenizer, chat template, remote code.
 _COMPANIONS = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py", "*.jinja2")
@@ -97,8 +103,7 @@ def find_checkpoint(path: str, root: str | None = None) -> Checkpoint:
     companions = [name for name in companions if not name.endswith(".index.json") or name == index_name]
     weight_map = None
     if index_name is not None:
-        _locate(folder, index_name, boundary)
-        weight_map = _read_weight_map(folder, index_name)
+        weight_map = _read_weight_map(folder, index_name, _locate(folder, index_name, boundary).real_path)
         chosen = _filter_by_index(chosen, weight_map, index_name, folder)
     shards = tuple(_locate(folder, name, boundary) for name in sorted(chosen, key=natural_key))
     others = (_locate(folder, name, boundary) for name in companions)
@@ -205,28 +210,63 @@ def _choose_shards(names: list[str], folder: str) -> tuple[str | None, list[str]
     return (index_name if index_name in names else None), chosen
 
 
-def _read_weight_map(folder: str, index_name: str) -> dict[str, str]:
+def _read_weight_map(folder: str, index_name: str, real_path: str) -> dict[str, str]:
     path = os.path.join(folder, index_name)
     try:
-        if os.stat(path).st_size > MAX_INDEX_BYTES:
-            message = f"{path} has more than {MAX_INDEX_BYTES} bytes; download it again"
-            raise BadCheckpointError(message, reason="InvalidIndex")
-        with open(path, "rb") as file:
+        # O_NONBLOCK: opening a FIFO that took the file's place must not hang.
+        with open(os.open(real_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
             text = file.read(MAX_INDEX_BYTES + 1)
     except OSError as error:
         raise error_from_os(error, path, "read") from error
-    if text.startswith(b"version https://git-lfs"):
-        message = f"{path} is a Git LFS pointer, not the index; run `git lfs pull` or download it again"
-        raise BadCheckpointError(message, reason="GitLfsPointer")
+    if len(text) > MAX_INDEX_BYTES:
+        _refuse_index(path, f"has more than {MAX_INDEX_BYTES} bytes")
+    lookalike = name_lookalike(text[:512])
+    if lookalike is not None and lookalike.reason != "JsonText":
+        _refuse_index(path, f"is {lookalike.what}, not the index; {lookalike.remedy}", lookalike.reason)
     try:
-        weight_map = json.loads(text)["weight_map"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        message = f"{path} is no index ({type(error).__name__}: {error}); download it again"
-        raise BadCheckpointError(message, reason="InvalidIndex") from error
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        message = f"{path} has a weight_map that is no object of file names; download it again"
-        raise BadCheckpointError(message, reason="InvalidIndex")
+        weight_map = _parse_index(text)
+    except (ValueError, RecursionError) as error:
+        _refuse_index(path, f"is no index with a weight_map of file names ({error})")
+    if weight_map is None:
+        _refuse_index(path, "is no index, it has no weight_map")
     return weight_map
+
+
+def _parse_index(text: bytes) -> dict[str, str] | None:
+    """Walks through the index, so that a hostile one takes no more memory than a large one."""
+    check_utf8(text)
+    cursor = Cursor(text)
+    weight_map: dict[str, str] | None = None
+    for count, (key, _) in enumerate(cursor.members(flat=False)):
+        if count >= _MAX_INDEX_MEMBERS:
+            refuse("it has too many members")
+        if key != "weight_map":
+            cursor.skip_value(_ANYTHING)
+        elif weight_map is not None:
+            refuse("it has two weight_maps")
+        else:
+            weight_map = _take_weight_map(cursor)
+    cursor.expect_end()
+    return weight_map
+
+
+def _take_weight_map(cursor: Cursor) -> dict[str, str]:
+    weight_map: dict[str, str] = {}
+    shards: dict[str, str] = {}
+    for tensor, shard in cursor.string_pairs():
+        if tensor in weight_map:
+            refuse(f"the tensor {tensor[:200]!r} is there twice")
+        if len(weight_map) >= MAX_TENSORS:
+            refuse(f"it names more than {MAX_TENSORS} tensors")
+        # A thousand shards, a million tensors.
+        weight_map[tensor] = shards.setdefault(shard, shard)
+    return weight_map
+
+
+def _refuse_index(path: str, what: str, reason: str = "InvalidIndex") -> NoReturn:
+    remedy = "" if "again" in what else "; download it again"
+    message = f"{path} {what}{remedy}"
+    raise BadCheckpointError(message, reason=reason)
 
 
 def _filter_by_index(chosen: list[str], weight_map: dict[str, str], index_name: str, folder: str) -> list[str]:

@@ -1,23 +1,37 @@
 """Reads the header of a safetensors file strictly and within bounds, without any library.
 
 Called by `structure` for every shard before a loader sees the file. It is at least as strict as the safetensors
-library (src/tensor.rs there): fastsafetensors accepts what that one rejects, so the check has to come first. A name or
-type that torch lacks is not judged here: the bytes can be good all the same. Must not import torch.
+library (src/tensor.rs there): fastsafetensors accepts what that one rejects, so the check has to come first. Where it is
+stricter, `docs/bad-input.md` says why. A name or type that torch lacks is not judged here: the bytes can be good all the
+same. Must not import torch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
-from typing import NamedTuple, NoReturn
+import threading
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeGuard
 
 from modelweights_loader.errors import BadCheckpointError, WillNotWorkError, error_from_os
+from modelweights_loader.holes import find_hole
+from modelweights_loader.json_walk import MAX_PIECE_BYTES, Cursor, check_utf8, refuse
+from modelweights_loader.lookalikes import name_lookalike
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAX_HEADER_BYTES = 100_000_000
+# A bound on memory: each takes up to some 350 bytes of it.
+MAX_TENSORS = 1_000_000
 _LENGTH_BYTES = 8
+_FIRST_READ_BYTES = 1 << 16
+_METADATA = "__metadata__"
+_MAX_SHOWN = 200
+_MAX_SHOWN_DIMENSIONS = 16
 _MAX_USIZE = 2**64 - 1
-_MAX_INTEGER_DIGITS = 20
 
 DTYPE_BITS = {
     "BOOL": 8,
@@ -43,6 +57,8 @@ DTYPE_BITS = {
     "I64": 64,
     "U64": 64,
 }
+_LARGE = threading.Lock()
+_DTYPE_NAMES = {name: name for name in DTYPE_BITS}
 _TENSOR_KEYS = {"dtype", "shape", "data_offsets"}
 
 
@@ -59,13 +75,8 @@ class Header(NamedTuple):
     """A checked header: data_offset and size_bytes are in bytes from the start of the file."""
 
     tensors: dict[str, TensorInfo]
-    metadata: dict[str, str]
     data_offset: int
     size_bytes: int
-
-
-class _JsonError(ValueError):
-    """The JSON is well-formed for Python, but not what the format allows."""
 
 
 def read_header(path: str, display: str | None = None) -> Header:
@@ -94,50 +105,66 @@ def read_header(path: str, display: str | None = None) -> Header:
         if not stat.S_ISREG(status.st_mode):
             message = f"{shown} is not a regular file; put the shard itself there"
             raise WillNotWorkError(message, reason="NotARegularFile")
-        text, data_offset = _read_text(descriptor, status.st_size, shown)
+        length, start = _read_start(descriptor, status.st_size, shown)
+        # Of large headers one at a time, whatever the number of threads: together they need room.
+        with _LARGE if length > len(start) else contextlib.nullcontext():
+            text = _read_text(descriptor, length, start, shown)
+            header = parse_header(text, _LENGTH_BYTES + length, status.st_size, shown)
+            del text
+        _refuse_hole(descriptor, header, shown)
     except OSError as error:
         raise error_from_os(error, shown, "read") from error
     finally:
         os.close(descriptor)
-    return parse_header(text, data_offset, status.st_size, shown)
+    return header
 
 
-def _read_text(descriptor: int, size_bytes: int, shown: str) -> tuple[bytes, int]:
-    """Returns the header's JSON and where the data begins; nothing is allocated on the file's word alone."""
-    start = os.pread(descriptor, 512, 0)
-    _refuse_lookalikes(start, shown)
-    if size_bytes < _LENGTH_BYTES or len(start) < _LENGTH_BYTES:
-        _bad(shown, f"has {size_bytes} bytes, too short for a safetensors header", "HeaderTooSmall")
+def _read_start(descriptor: int, size_bytes: int, shown: str) -> tuple[int, bytes]:
+    """Returns the length of the header's JSON and what of it was read at once."""
+    # One read suffices for most headers. A file that is being cut off gives fewer bytes than its size says.
+    start = os.pread(descriptor, _FIRST_READ_BYTES, 0)
     length = int.from_bytes(start[:_LENGTH_BYTES], "little")
+    if length > MAX_HEADER_BYTES or start[_LENGTH_BYTES : _LENGTH_BYTES + 1] != b"{":
+        lookalike = name_lookalike(start)
+        if lookalike is not None:
+            _bad(shown, f"is {lookalike.what}, not the weights; {lookalike.remedy}", lookalike.reason)
+    if len(start) < _LENGTH_BYTES:
+        _bad(shown, f"has {size_bytes} bytes, too short for a safetensors header", "HeaderTooSmall")
     if length > MAX_HEADER_BYTES:
         _bad(shown, f"says that its header has {length} bytes, more than {MAX_HEADER_BYTES}", "HeaderTooLarge")
     if length > size_bytes - _LENGTH_BYTES:
-        _bad(
-            shown,
-            f"says that its header has {length} bytes, but the whole file has {size_bytes}; it is cut off",
-            "Truncated",
-        )
-    if start[_LENGTH_BYTES : _LENGTH_BYTES + 1] != b"{" or length == 0:
+        said = f"says that its header has {length} bytes, but the whole file has {size_bytes}; it is cut off"
+        _bad(shown, said, "Truncated")
+    if length == 0 or start[_LENGTH_BYTES : _LENGTH_BYTES + 1] != b"{":
         _bad(shown, "has a header that does not start with '{'", "InvalidHeader")
-    text = bytearray()
+    return length, start[_LENGTH_BYTES : _LENGTH_BYTES + length]
+
+
+def _read_text(descriptor: int, length: int, start: bytes, shown: str) -> bytearray:
+    """Returns the header's JSON; nothing is allocated on the file's word alone."""
+    text = bytearray(start)
     while len(text) < length:
         piece = os.pread(descriptor, min(length - len(text), 1 << 22), _LENGTH_BYTES + len(text))
         if not piece:
             _bad(shown, "ended while its header was being read; it is being changed", "Truncated")
         text += piece
-    return bytes(text), _LENGTH_BYTES + length
+    return text
 
 
-def _refuse_lookalikes(start: bytes, shown: str) -> None:
-    """Names the two files that most often lie in place of a shard."""
-    if start.startswith(b"version https://git-lfs"):
-        _bad(shown, "is a Git LFS pointer, not the weights; run `git lfs pull` or download it again", "GitLfsPointer")
-    lowered = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if lowered.startswith((b"<!doctype", b"<html", b"<?xml")):
-        _bad(shown, "is an HTML or XML page (an error page of a server?), not the weights", "HtmlPage")
+def _refuse_hole(descriptor: int, header: Header, shown: str) -> None:
+    hole = find_hole(descriptor, header.data_offset, header.size_bytes)
+    if hole is None:
+        return
+    begin, end = hole.begin - header.data_offset, hole.end - header.data_offset
+    hit = (name for name, tensor in header.tensors.items() if tensor.begin < end and begin < tensor.end)
+    said = (
+        f"was never written from byte {hole.begin} to {hole.end} of the file (a hole, which reads as zeros: a download "
+        "that did not finish); download it again, or, if those zeros are meant, fill the hole with `cp --sparse=never`"
+    )
+    _bad(shown, said, "HoleInFile", next(hit, ""))
 
 
-def parse_header(text: bytes, data_offset: int, size_bytes: int, shown: str) -> Header:
+def parse_header(text: bytes | bytearray, data_offset: int, size_bytes: int, shown: str) -> Header:
     """Checks the JSON of a header against the size of its file.
 
     Args:
@@ -152,75 +179,71 @@ def parse_header(text: bytes, data_offset: int, size_bytes: int, shown: str) -> 
     Raises:
         BadCheckpointError: Says which rule is broken, naming the tensor.
     """
-    entries = _parse_json(text, shown)
-    raw_metadata = entries.pop("__metadata__", {})
-    metadata = _check_metadata(raw_metadata, shown)
-    tensors = {name: _check_tensor(name, entry, shown) for name, entry in entries.items()}
-    if b"\\u" in text:
-        _check_surrogates([*tensors, *metadata, *metadata.values()], shown)
-    _check_ranges(tensors, size_bytes - data_offset, shown)
-    return Header(tensors, metadata, data_offset, size_bytes)
-
-
-def _parse_json(text: bytes, shown: str) -> dict[str, object]:
     try:
-        parsed = json.loads(
-            text.decode("utf-8"),
-            object_pairs_hook=_unique_pairs,
-            parse_int=_parse_integer,
-            parse_float=_refuse_number,
-            parse_constant=_refuse_number,
-        )
-    except (ValueError, RecursionError) as error:
-        # UnicodeDecodeError and JSONDecodeError are ValueErrors; deep nesting is a RecursionError.
+        tensors = _parse_entries(text, shown)
+    except ValueError as error:
         _bad(shown, f"has a header that is not valid ({error})", "InvalidHeader")
-    if not isinstance(parsed, dict):
-        _bad(shown, "has a header that is no JSON object", "InvalidHeader")
-    return parsed
+    _check_ranges(tensors, size_bytes - data_offset, shown)
+    return Header(tensors, data_offset, size_bytes)
 
 
-def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    seen: set[str] = set()
-    for key, _ in pairs:
-        if key in seen:
-            msg = f"the key {key[:200]!r} is there twice"
-            raise _JsonError(msg)
-        seen.add(key)
-    raise AssertionError
-
-
-def _parse_integer(digits: str) -> int:
-    # `-0` is a float to the safetensors library, and Python's conversion of endless digits is quadratic.
-    if digits.startswith("-") or len(digits) > _MAX_INTEGER_DIGITS:
-        _refuse_number(digits)
-    return int(digits)
+def _parse_entries(text: bytes | bytearray, shown: str) -> dict[str, TensorInfo]:
+    """Walks through the header, so that no more of it is in memory at once than its text and what it is about."""
+    check_utf8(text)
+    tensors: dict[str, TensorInfo] = {}
+    has_metadata = False
+    cursor = Cursor(text)
+    for name, entry in cursor.members():
+        if name in tensors or (has_metadata and name == _METADATA):
+            refuse(f"the key {name[:200]!r} is there twice")
+        if name == _METADATA:
+            has_metadata = True
+            _check_metadata(cursor, entry, shown)
+        elif entry is None:
+            said = f"has no object of at most {MAX_PIECE_BYTES} bytes as its description"
+            _bad(shown, said, "InvalidTensor", name)
+        else:
+            tensors[name] = _check_tensor(name, entry, shown)
+        if len(tensors) > MAX_TENSORS:
+            _bad(shown, f"has more than {MAX_TENSORS} tensors in its header", "HeaderTooLarge")
+    cursor.expect_end()
+    return tensors
 
 
 def _refuse_number(digits: str) -> NoReturn:
-    msg = f"the number {digits[:40]} is not allowed there"
-    raise _JsonError(msg)
+    refuse(f"the number {digits[:40]} is not allowed there")
 
 
-def _check_metadata(raw: object, shown: str) -> dict[str, str]:
-    if not isinstance(raw, dict) or not all(isinstance(value, str) for value in raw.values()):
-        _bad(shown, "has a __metadata__ that is no object of strings", "InvalidMetadata")
-    return raw
+# One for all entries: making it takes as long as a small entry does.
+_DECODER = json.JSONDecoder(parse_float=_refuse_number, parse_constant=_refuse_number)
 
 
-def _check_surrogates(names: list[str], shown: str) -> None:
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            _bad(shown, f"has the name {ascii(name)[:200]}, which is half of a character pair", "InvalidHeader")
+def _check_metadata(cursor: Cursor, flat: bytes | None, shown: str) -> None:
+    """Nothing needs what it says, so it is passed over."""
+    try:
+        if flat is None:
+            cursor.skip_string_pairs()
+        else:
+            Cursor(flat).skip_string_pairs()
+    except ValueError as error:
+        _bad(shown, f"has a __metadata__ that is no object of strings ({error})", "InvalidMetadata")
 
 
-def _check_tensor(name: str, entry: object, shown: str) -> TensorInfo:
-    if not isinstance(entry, dict) or entry.keys() != _TENSOR_KEYS:
-        _bad(shown, "must have dtype, shape and data_offsets, no more and no less", "InvalidTensor", name)
+def _check_tensor(name: str, text: bytes, shown: str) -> TensorInfo:
+    entry: dict[str, object]
+    try:
+        entry, length = _DECODER.raw_decode(text.decode())
+    except (ValueError, RecursionError) as error:
+        # JSONDecodeError is a ValueError; deep nesting is a RecursionError.
+        _bad(shown, f"has a description that is not valid ({error})", "InvalidHeader", name)
+    if length != len(text):
+        _bad(shown, "has something after its description", "InvalidHeader", name)
+    # Three keys and three colons: none is there twice. A valid entry has no colon elsewhere, and no minus at all; `-0`
+    # is a float to the safetensors library.
+    if entry.keys() != _TENSOR_KEYS or text.count(b":") != len(_TENSOR_KEYS):
+        _bad(shown, "must have dtype, shape and data_offsets, once each and nothing else", "InvalidTensor", name)
+    if b"-" in text:
+        _bad(shown, "has a negative number", "InvalidTensor", name)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         _bad(shown, f"has the unknown dtype {str(dtype)[:40]!r}", "InvalidTensor", name)
@@ -230,18 +253,26 @@ def _check_tensor(name: str, entry: object, shown: str) -> TensorInfo:
         _bad(shown, "has data_offsets that are not two whole numbers", "InvalidTensor", name)
     begin, end = offsets
     if _size_of(dtype, shape, shown, name) != end - begin:
-        _bad(
-            shown,
-            f"has {end - begin} bytes by its offsets [{begin}, {end}], but {dtype} {shape} needs another number",
-            "ShapeMismatch",
-            name,
+        said = (
+            f"has {end - begin} bytes by its offsets [{begin}, {end}], but {dtype} {_show(shape)} needs another number"
         )
-    return TensorInfo(dtype, tuple(shape), begin, end)
+        _bad(shown, said, "ShapeMismatch", name)
+    # A million tensors share some twenty names of dtypes.
+    return TensorInfo(_DTYPE_NAMES[dtype], tuple(shape), begin, end)
 
 
-def _is_integers(value: object) -> bool:
-    # bool is a kind of int in Python, but `true` is no number in JSON.
-    return isinstance(value, list) and all(type(item) is int and 0 <= item <= _MAX_USIZE for item in value)
+def _show(shape: list[int]) -> str:
+    return str(shape) if len(shape) <= _MAX_SHOWN_DIMENSIONS else f"of {len(shape)} dimensions"
+
+
+def _is_integers(value: object) -> TypeGuard[list[int]]:
+    if not isinstance(value, list):
+        return False
+    for item in value:  # noqa: SIM110 - a loop takes half the time, and there are millions
+        # bool is a kind of int in Python, but `true` is no number in JSON.
+        if type(item) is not int or not 0 <= item <= _MAX_USIZE:
+            return False
+    return True
 
 
 def _size_of(dtype: str, shape: list[int], shown: str, name: str) -> int:
@@ -250,40 +281,50 @@ def _size_of(dtype: str, shape: list[int], shown: str, name: str) -> int:
     for dimension in shape:
         elements *= dimension
         if elements > _MAX_USIZE:
-            _bad(shown, f"has a shape {shape} that overflows", "ShapeMismatch", name)
+            _bad(shown, f"has a shape {_show(shape)} that overflows", "ShapeMismatch", name)
     bits = elements * DTYPE_BITS[dtype]
     if bits > _MAX_USIZE:
-        _bad(shown, f"has a shape {shape} that overflows", "ShapeMismatch", name)
+        _bad(shown, f"has a shape {_show(shape)} that overflows", "ShapeMismatch", name)
     if bits % 8:
-        _bad(shown, f"does not end on a byte: {dtype} {shape}", "ShapeMismatch", name)
+        _bad(shown, f"does not end on a byte: {dtype} {_show(shape)}", "ShapeMismatch", name)
     return bits // 8
 
 
 def _check_ranges(tensors: dict[str, TensorInfo], data_bytes: int, shown: str) -> None:
     """Checks that the tensors cover the data without hole, overlap or rest."""
     position = 0
-    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
-        if tensor.begin < position:
-            _bad(
-                shown, f"overlaps another one: begins at {tensor.begin}, before {position}", "OverlappingTensors", name
-            )
-        if tensor.begin > position:
-            _bad(shown, f"leaves a hole: begins at {tensor.begin}, not at {position}", "HoleInData", name)
-        position = tensor.end
+    for name in _in_order_of_bytes(tensors):
+        begin, end = tensors[name].begin, tensors[name].end
+        if begin < position:
+            said = f"overlaps another one: begins at {begin}, before {position}"
+            _bad(shown, said, "OverlappingTensors", name)
+        if begin > position:
+            _bad(shown, f"leaves a hole: begins at {begin}, not at {position}", "HoleInData", name)
+        position = end
         if position > data_bytes:
             # Named here and not after the loop, so that the message has the first tensor that is cut off.
-            _bad(
-                shown,
-                f"ends at byte {position} of the data, but there are only {data_bytes}; the file is cut off",
-                "Truncated",
-                name,
-            )
+            said = f"ends at byte {position} of the data, but there are only {data_bytes}; the file is cut off"
+            _bad(shown, said, "Truncated", name)
     if position < data_bytes:
         _bad(shown, f"has {data_bytes - position} bytes after its last tensor", "TrailingBytes")
 
 
+def _in_order_of_bytes(tensors: dict[str, TensorInfo]) -> Iterable[str]:
+    position = 0
+    for tensor in tensors.values():
+        if tensor.begin != position:
+            return sorted(tensors, key=lambda name: (tensors[name].begin, tensors[name].end))
+        position = tensor.end
+    # As nearly every writer has them.
+    return tensors
+
+
 def _bad(shown: str, what: str, reason: str, tensor: str | None = None) -> NoReturn:
-    subject = f"{shown}: tensor {tensor}" if tensor is not None else shown
-    remedy = "" if "again" in what or "git lfs" in what else "; download or convert it again"
+    subject = f"{shown}: tensor {_shorten(tensor)}" if tensor is not None else shown
+    remedy = "" if "again" in what else "; download or convert it again"
     message = f"{subject} {what}{remedy}"
     raise BadCheckpointError(message, reason=reason)
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}... ({len(name)} characters)"

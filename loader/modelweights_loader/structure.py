@@ -5,13 +5,17 @@ Called by `validate` and `stage` before any loader sees a shard. Must not import
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import threading
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from modelweights_loader.errors import BadCheckpointError
 from modelweights_loader.safetensors_header import Header, read_header
 
 if TYPE_CHECKING:
     from modelweights_loader.checkpoint import Checkpoint
+
+
+_MAX_THREADS = 16
 
 
 class Structure(NamedTuple):
@@ -46,8 +50,7 @@ def read_structure(checkpoint: Checkpoint) -> Structure:
     """
     headers: dict[str, Header] = {}
     owners: dict[str, str] = {}
-    for shard in checkpoint.shards:
-        header = read_header(shard.real_path, f"{checkpoint.path}/{shard.path}")
+    for shard, header in zip(checkpoint.shards, _read_headers(checkpoint), strict=True):
         headers[shard.path] = header
         for tensor in header.tensors:
             if tensor in owners:
@@ -65,15 +68,57 @@ def read_structure(checkpoint: Checkpoint) -> Structure:
     return Structure(headers)
 
 
+def _read_headers(checkpoint: Checkpoint) -> list[Header]:
+    """Reads them in threads: a thousand shards on a network file system are a thousand times its latency.
+
+    Parsing takes turns at the interpreter's lock. Shards begin in order and are read to their end, so the error that is
+    raised is always that of the first bad shard.
+    """
+    pending = list(enumerate(checkpoint.shards))[::-1]
+    headers: dict[int, Header] = {}
+    errors: dict[int, Exception] = {}
+
+    def read() -> None:
+        while pending and not errors:
+            try:
+                number, shard = pending.pop()
+            except IndexError:
+                return
+            try:
+                headers[number] = read_header(shard.real_path, f"{checkpoint.path}/{shard.path}")
+            except Exception as error:  # noqa: BLE001 - carried over to the thread that asked
+                errors[number] = error
+
+    # Daemons: a server that does not answer must not keep a process from ending that was told to.
+    threads = [threading.Thread(target=read, daemon=True) for _ in range(min(_MAX_THREADS, len(checkpoint.shards)) - 1)]
+    try:
+        for thread in threads:
+            thread.start()
+        read()
+        for thread in threads:
+            thread.join()
+    finally:
+        pending.clear()
+    if errors:
+        raise errors[min(errors)]
+    return [headers[number] for number in range(len(checkpoint.shards))]
+
+
 def _compare_with_index(checkpoint: Checkpoint, owners: dict[str, str], weight_map: dict[str, str]) -> None:
-    # A tensor that the index does not list is no error: engines load every tensor of a listed shard.
     for tensor, shard in weight_map.items():
         owner = owners.get(tensor)
         if owner == shard:
             continue
         if owner is None:
-            what = f"{checkpoint.index_name} puts tensor {tensor} into {shard}, which does not hold it"
-        else:
-            what = f"{checkpoint.index_name} puts tensor {tensor} into {shard}, but it is in {owner}"
-        message = f"{checkpoint.path}: {what}; download index and shards of one revision"
-        raise BadCheckpointError(message, reason="IndexMismatch")
+            _refuse(checkpoint, f"puts tensor {tensor} into {shard}, which does not hold it")
+        _refuse(checkpoint, f"puts tensor {tensor} into {shard}, but it is in {owner}")
+    if len(owners) != len(weight_map):
+        # Engines load every tensor of a listed shard, so this would come as a surprise there.
+        tensor, owner = next(item for item in owners.items() if item[0] not in weight_map)
+        count = len(owners) - len(weight_map)
+        _refuse(checkpoint, f"does not list tensor {tensor}, which is in {owner} ({count} such)")
+
+
+def _refuse(checkpoint: Checkpoint, what: str) -> NoReturn:
+    message = f"{checkpoint.path}: {checkpoint.index_name} {what}; download index and shards of one revision"
+    raise BadCheckpointError(message, reason="IndexMismatch")
