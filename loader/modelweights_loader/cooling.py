@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 # Python's mmap module has neither: asm-generic/mman-common.h, Linux 5.4 and 5.14.
 _MADV_COLD = 20
 _MADV_POPULATE_READ = 22
-# Bounds the page tables of one mapping (2 MiB for 1 GiB), so that huge shards cost no memory.
-_WINDOW_BYTES = 2**30
+# Mapped pages count as this process's memory while they are mapped: it stays far below 64 MiB.
+_WINDOW_BYTES = 2**25
 # Where a file is only partly resident, pieces of this size are cooled: populating the rest would read it from disk.
 _PIECE_BYTES = 2**22
 

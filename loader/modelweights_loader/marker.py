@@ -10,7 +10,7 @@ import os
 from typing import NamedTuple
 from urllib.parse import quote
 
-from modelweights_loader.report import write_atomically
+from modelweights_loader.small_files import read_regular, write_atomically
 
 MARKER_FOLDER = ".modelweights"
 MARKER_VERSION = 1
@@ -106,8 +106,7 @@ def read_marker(folder: str, relative_path: str) -> Marker | None:
         ValueError: It is there but says nothing that this version understands.
     """
     try:
-        with open(os.path.join(folder, name_marker(relative_path)), "rb") as file:
-            content = json.loads(file.read(_MAX_MARKER_BYTES))
+        content = json.loads(read_regular(os.path.join(folder, name_marker(relative_path)), _MAX_MARKER_BYTES))
     except FileNotFoundError:
         return None
     except RecursionError as error:

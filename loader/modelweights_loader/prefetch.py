@@ -1,32 +1,45 @@
 """Reads a checkpoint into the page cache with a pool of threads, without copying a byte to this process.
 
-Called by `commands`. As vLLM's prefetch (files in natural order, threads and block size, progress every 10 %, total time, a
-file that fails is a warning), with three differences: blocks of all files are shared out, so that one big file
-does not keep one thread; `sendfile` to /dev/null copies nothing; and it can be cancelled within a second.
-Must not import torch.
+Called by `commands`, and a library of its own. As vLLM's prefetch (each rank its stripe of the files in natural order,
+threads and block size, progress every 10 %, total time, a file that fails is a warning), with these differences: blocks of
+all files are shared out, so that one big file does not keep one thread; `sendfile` to /dev/null copies nothing; and it can
+be cancelled within a second. Must not import torch.
+
+    prefetch = start_prefetch + wait
+
+    starting (probe) -> reading -> done
+          |                |
+          +----------------+--> cancelled, or stopped since the page cache is passed by
 """
 
 from __future__ import annotations
 
-import errno
+import math
 import os
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from modelweights_loader.errors import describe_os_error
+from modelweights_loader import page_cache
+from modelweights_loader.block_reader import BlockReader, FailedFile
+from modelweights_loader.checkpoint import natural_key
+from modelweights_loader.quantity import MIB, check_block_bytes, check_in_flight, check_stripe, check_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
     from modelweights_loader.checkpoint import CheckpointFile
+    from modelweights_loader.page_cache import CacheProbe
 
-# One system call reads at most this much, so that a cancel is seen within a second even at 10 MB/s.
-_PIECE_BYTES = 4 * 2**20
+__all__ = ["FailedFile", "PrefetchHandle", "PrefetchResult", "Progress", "prefetch", "start_prefetch", "take_stripe"]
+
+DEFAULT_THREADS = 8
+DEFAULT_BLOCK_BYTES = 16 * MIB
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _POLL_SECONDS = 0.1
+# How long a cancelled prefetch waits for its threads: then it leaves those that hang in a dead file system behind.
+_GRACE_SECONDS = 0.7
 _PROGRESS_STEP_PERCENT = 10
-# sendfile is refused by some file systems (FUSE with direct I/O) and by kernels without it.
-_NO_SENDFILE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV}
 
 
 class Progress(NamedTuple):
@@ -38,200 +51,290 @@ class Progress(NamedTuple):
     seconds_left: float | None
 
 
-class FailedFile(NamedTuple):
-    """A file that could not be read to its end, and why, in words; error is None when it had shrunk."""
-
-    path: str
-    cause: str
-    error: OSError | None
-
-
 class PrefetchResult(NamedTuple):
-    """What was read. planned_bytes is less than the size of all files when only a part was to be read."""
+    """What was read.
+
+    planned_bytes is less than the size of all files when only a part was to be read. ways are those that were used
+    (`sendfile`, `preadv`), files the paths of this rank's stripe, probes one for each mount, best first. stopped says that
+    nothing more was read since the page cache is passed by.
+    """
 
     read_bytes: int
     planned_bytes: int
     seconds: float
     failures: tuple[FailedFile, ...]
+    ways: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    rank: int = 0
+    world_size: int = 1
+    probes: tuple[CacheProbe, ...] = ()
+    stopped: bool = False
+    cancelled: bool = False
 
     @property
     def bytes_per_second(self) -> float:
         """Mean rate."""
         return self.read_bytes / self.seconds if self.seconds > 0 else 0.0
 
+    @property
+    def useless(self) -> CacheProbe | None:
+        """The first mount that keeps nothing in the page cache."""
+        return next((probe for probe in self.probes if probe.is_useless), None)
 
-class _Block(NamedTuple):
-    file_index: int
-    offset: int
-    length: int
+
+def take_stripe(files: Sequence[CheckpointFile], rank: int, world_size: int) -> tuple[CheckpointFile, ...]:
+    """Takes what one rank of a group reads, as the engines do.
+
+    Args:
+        files: All of them, in any order.
+        rank: From 0.
+        world_size: Number of ranks.
+
+    Returns:
+        files[rank::world_size] in natural order (shard 2 before shard 10).
+
+    Raises:
+        ValueError: No such rank.
+    """
+    check_stripe(rank, world_size)
+    return tuple(sorted(files, key=lambda file: natural_key(file.path))[rank::world_size])
 
 
-def prefetch(
-    files: tuple[CheckpointFile, ...],
+def prefetch(  # noqa: PLR0913 - the settings of the engines' own prefetch, each by its name
+    files: Sequence[CheckpointFile],
     *,
-    num_threads: int,
-    block_bytes: int,
+    num_threads: int = DEFAULT_THREADS,
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    rank: int = 0,
+    world_size: int = 1,
     limit_bytes: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancelled: threading.Event | None = None,
+    stop_when_useless: bool = False,
 ) -> PrefetchResult:
-    """Reads files into the page cache, in order. Blocks until done.
+    """Reads files into the page cache, in natural order. Blocks until done.
 
     Args:
-        files: What to read, in load order.
-        num_threads: Number of threads, from `quantity.check_threads`.
-        block_bytes: What a thread takes at a time, in bytes, from `quantity.check_block_bytes`.
-        limit_bytes: Read no more than this many bytes, the first ones in load order. None reads all.
+        files: What to read.
+        num_threads: Number of threads, 1 to 256.
+        block_bytes: What a thread takes at a time, 1 byte to 1 GiB, read in whole pages: 10,000 bytes are read as 12,288.
+            No memory is needed for it: `sendfile` copies nothing, and the other way's buffer is 1 MiB at most per thread.
+        rank: Of this process, from 0: only files[rank::world_size] are read.
+        world_size: Number of processes that share the files, 1 to 65536.
+        limit_bytes: Read no more than this many bytes, the first ones in natural order. None reads all.
         on_progress: Called from this thread at most once per 10 %, and once at the end.
         cancelled: When set, reading ends within a second.
+        stop_when_useless: Read nothing where a first look shows that the page cache is passed by.
 
     Returns:
         What was read, with the files that failed; other files are read in spite of those.
+
+    Raises:
+        ValueError: A number is out of its bounds.
     """
-    reader = _Reader(files, block_bytes, limit_bytes, cancelled or threading.Event())
-    started = time.monotonic()
-    # Daemons: a thread that hangs in a dead network file system must not keep the process.
-    count = max(1, min(num_threads, reader.block_count))
-    threads = [threading.Thread(target=reader.run, args=(slot,), daemon=True) for slot in range(count)]
-    reader.start(count)
-    for thread in threads:
-        thread.start()
+    handle = start_prefetch(
+        files,
+        num_threads=num_threads,
+        block_bytes=block_bytes,
+        rank=rank,
+        world_size=world_size,
+        limit_bytes=limit_bytes,
+        cancelled=cancelled,
+        stop_when_useless=stop_when_useless,
+    )
     try:
-        _follow(reader, started, on_progress)
+        if on_progress is not None:
+            _follow(handle, on_progress)
+        return handle.wait()
     except BaseException:
         # Ctrl-C and SIGTERM arrive as exceptions here; no thread may go on reading behind the caller's back.
-        reader.cancelled.set()
+        handle.cancel()
         raise
-    if not reader.cancelled.is_set():
-        for thread in threads:
-            thread.join()
-        reader.close()
-    return PrefetchResult(reader.read_bytes, reader.planned_bytes, time.monotonic() - started, reader.failures)
 
 
-def _follow(reader: _Reader, started: float, on_progress: Callable[[Progress], None] | None) -> None:
-    """Waits for the end and says how far it is."""
+def start_prefetch(  # noqa: PLR0913 - as above
+    files: Sequence[CheckpointFile],
+    *,
+    num_threads: int = DEFAULT_THREADS,
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    rank: int = 0,
+    world_size: int = 1,
+    limit_bytes: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancelled: threading.Event | None = None,
+    stop_when_useless: bool = False,
+) -> PrefetchHandle:
+    """Starts to read files into the page cache and returns at once.
+
+    The threads are daemons: they end with the process at the latest.
+
+    Args:
+        files: See `prefetch`.
+        num_threads: See there.
+        block_bytes: See there.
+        rank: See there.
+        world_size: See there.
+        limit_bytes: See there.
+        on_progress: As there, but called from a thread of its own; an exception cancels, and comes out of `wait`.
+        cancelled: See there.
+        stop_when_useless: See there.
+
+    Returns:
+        A handle to ask, to wait on and to cancel.
+
+    Raises:
+        ValueError: A number is out of its bounds.
+    """
+    check_threads(num_threads)
+    check_block_bytes(block_bytes)
+    check_in_flight(num_threads, block_bytes)
+    stripe = take_stripe(files, rank, world_size)
+    pages = -(-block_bytes // _PAGE_BYTES)
+    reader = BlockReader(stripe, pages * _PAGE_BYTES, limit_bytes, cancelled or threading.Event())
+    handle = PrefetchHandle(reader, stripe, rank, world_size)
+    handle._begin(  # noqa: SLF001 - the handle's only maker
+        num_threads=num_threads, stop_when_useless=stop_when_useless, on_progress=on_progress
+    )
+    return handle
+
+
+class PrefetchHandle:
+    """A prefetch that runs. Made by `start_prefetch`; every method may be called from any thread, more than once."""
+
+    def __init__(self, reader: BlockReader, stripe: tuple[CheckpointFile, ...], rank: int, world_size: int) -> None:
+        self._reader = reader
+        self._stripe = stripe
+        self._rank = rank
+        self._world_size = world_size
+        self._started = time.monotonic()
+        self._ended: float | None = None
+        self._probes: tuple[CacheProbe, ...] = ()
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._ready = threading.Event()
+
+    def _begin(
+        self, *, num_threads: int, stop_when_useless: bool, on_progress: Callable[[Progress], None] | None
+    ) -> None:
+        settings = {
+            "num_threads": num_threads,
+            "stop_when_useless": stop_when_useless,
+            "on_progress": on_progress,
+        }
+        threading.Thread(target=self._run, kwargs=settings, daemon=True, name="prefetch").start()
+
+    def _run(
+        self, *, num_threads: int, stop_when_useless: bool, on_progress: Callable[[Progress], None] | None
+    ) -> None:
+        """Probes, starts the threads, follows them. In a thread of its own, since even the first open may hang."""
+        try:
+            self._probes = _probe_mounts(self._stripe, self._reader.cancelled)
+            useless = [probe for probe in self._probes if probe.is_useless]
+            # One mount that keeps what is read is worth reading all of them.
+            self._stopped = stop_when_useless and bool(useless) and len(useless) == len(self._probes)
+            if self._stopped or self._reader.cancelled.is_set():
+                self._reader.finished.set()
+            else:
+                self._reader.start(num_threads)
+            if on_progress is not None:
+                _follow(self, on_progress)
+            self._reader.finished.wait()
+        except BaseException as error:  # noqa: BLE001 - the thread's edge: it comes out of wait()
+            self._error = error
+            self._reader.cancelled.set()
+        finally:
+            self._ended = time.monotonic()
+            self._ready.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether all threads have ended and all files are closed."""
+        return self._ready.is_set()
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is. Never blocks."""
+        done, total = self._read_bytes, self._reader.planned_bytes
+        seconds = max((self._ended or time.monotonic()) - self._started, 1e-9)
+        rate = done / seconds
+        left = (total - done) / rate if rate else None
+        return Progress(done, total, rate, left)
+
+    @property
+    def _read_bytes(self) -> int:
+        return sum(probe.read_bytes for probe in self._probes) if self._stopped else self._reader.read_bytes
+
+    def cancel(self) -> None:
+        """Ends it: each thread after the piece that it reads. Returns within a second.
+
+        A thread that hangs in a file system that doesn't answer stays until the kernel lets it go; it reads nothing more.
+        """
+        self._reader.cancelled.set()
+        self._ready.wait(_GRACE_SECONDS)
+
+    def wait(self, timeout: float | None = None) -> PrefetchResult:
+        """Waits for the end.
+
+        Args:
+            timeout: In seconds; None waits as long as it takes.
+
+        Returns:
+            What was read; of one that was cancelled, what was read until then.
+
+        Raises:
+            TimeoutError: It is still reading. Wait again, or cancel.
+        """
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._ready.wait(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
+            if self._reader.cancelled.is_set():
+                self._ready.wait(_GRACE_SECONDS)
+                break
+            if time.monotonic() >= deadline:
+                message = f"the prefetch is not done after {timeout} s"
+                raise TimeoutError(message)
+        if self._error is not None:
+            raise self._error
+        progress = self.progress
+        return PrefetchResult(
+            read_bytes=progress.done_bytes,
+            planned_bytes=self._reader.planned_bytes,
+            seconds=(self._ended or time.monotonic()) - self._started,
+            failures=self._reader.failures,
+            ways=self._reader.ways,
+            files=tuple(file.path for file in self._stripe),
+            rank=self._rank,
+            world_size=self._world_size,
+            probes=self._probes,
+            stopped=self._stopped,
+            cancelled=self._reader.cancelled.is_set() and progress.done_bytes < self._reader.planned_bytes,
+        )
+
+
+def _probe_mounts(files: tuple[CheckpointFile, ...], cancelled: threading.Event) -> tuple[CacheProbe, ...]:
+    """Looks at one file of each device. A file that can't be read is left to the threads, which say so."""
+    probes: dict[int, CacheProbe] = {}
+    for file in files:
+        if cancelled.is_set():
+            break
+        try:
+            device = os.stat(file.real_path).st_dev
+            if file.size_bytes and device not in probes:
+                probes[device] = page_cache.probe(file)
+        except OSError:
+            continue
+    return tuple(probes.values())
+
+
+def _follow(handle: PrefetchHandle, on_progress: Callable[[Progress], None]) -> None:
+    """Says how far it is, until it is done or cancelled."""
+    reader = handle._reader  # noqa: SLF001 - this module's own
     said_step = 0
     finished = False
     while not finished and not reader.cancelled.is_set():
-        finished = reader.finished.wait(_POLL_SECONDS)
-        if on_progress is None:
-            continue
-        done, total = reader.read_bytes, reader.planned_bytes
-        step = 100 if finished else 100 * done // max(total, 1) // _PROGRESS_STEP_PERCENT * _PROGRESS_STEP_PERCENT
-        if step > said_step:
+        finished = reader.finished.wait(_POLL_SECONDS) or handle.done
+        progress = handle.progress
+        share = 100 * progress.done_bytes // max(progress.total_bytes, 1)
+        step = 100 if finished else share // _PROGRESS_STEP_PERCENT * _PROGRESS_STEP_PERCENT
+        if step > said_step and not handle._stopped:  # noqa: SLF001 - this module's own
             said_step = step
-            seconds = max(time.monotonic() - started, 1e-9)
-            rate = done / seconds
-            on_progress(Progress(done, total, rate, (total - done) / rate if rate else None))
-
-
-class _Reader:
-    """The threads' shared work. Each thread writes only its own slot of the counters, so counting takes no lock."""
-
-    def __init__(
-        self, files: tuple[CheckpointFile, ...], block_bytes: int, limit_bytes: int | None, cancelled: threading.Event
-    ) -> None:
-        self.cancelled = cancelled
-        self.finished = threading.Event()
-        self._files = files
-        self._block_bytes = block_bytes
-        total = sum(file.size_bytes for file in files)
-        self.planned_bytes = total if limit_bytes is None else max(0, min(total, limit_bytes))
-        # Rounded up per file: only bounds the number of threads that are worth starting.
-        self.block_count = sum(-(-file.size_bytes // block_bytes) for file in files)
-        self._blocks = self._cut()
-        self._lock = threading.Lock()
-        self._descriptors: dict[int, int] = {}
-        self._failures: dict[int, FailedFile] = {}
-        self._counters: list[int] = []
-        self._running = 0
-        self._sink = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-
-    def start(self, count: int) -> None:
-        self._counters = [0] * count
-        self._running = count
-
-    @property
-    def read_bytes(self) -> int:
-        return sum(self._counters)
-
-    @property
-    def failures(self) -> tuple[FailedFile, ...]:
-        return tuple(self._failures[index] for index in sorted(self._failures))
-
-    def close(self) -> None:
-        for descriptor in (*self._descriptors.values(), self._sink):
-            os.close(descriptor)
-        self._descriptors.clear()
-
-    def _cut(self) -> Iterator[_Block]:
-        left = self.planned_bytes
-        for index, file in enumerate(self._files):
-            for offset in range(0, file.size_bytes, self._block_bytes):
-                length = min(self._block_bytes, file.size_bytes - offset, left)
-                if length <= 0:
-                    return
-                left -= length
-                yield _Block(index, offset, length)
-
-    def run(self, slot: int) -> None:
-        """One thread: takes blocks until there are none."""
-        buffer: memoryview | None = None
-        try:
-            while not self.cancelled.is_set():
-                with self._lock:
-                    block = next(self._blocks, None)
-                    if block is None:
-                        break
-                    descriptor = self._open(block.file_index)
-                if descriptor is None:
-                    continue
-                try:
-                    buffer = self._read(slot, block, descriptor, buffer)
-                except OSError as error:
-                    self._fail(block.file_index, describe_os_error(error), error)
-        finally:
-            with self._lock:
-                self._running -= 1
-                if self._running == 0:
-                    self.finished.set()
-
-    def _open(self, index: int) -> int | None:
-        """The file's descriptor, opened by the first thread that needs it; None when it has failed."""
-        if index in self._failures:
-            return None
-        if index not in self._descriptors:
-            try:
-                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-                self._descriptors[index] = os.open(self._files[index].real_path, flags)
-            except OSError as error:
-                self._failures[index] = FailedFile(self._files[index].path, describe_os_error(error), error)
-                return None
-        return self._descriptors[index]
-
-    def _fail(self, index: int, cause: str, error: OSError | None) -> None:
-        with self._lock:
-            self._failures.setdefault(index, FailedFile(self._files[index].path, cause, error))
-
-    def _read(self, slot: int, block: _Block, descriptor: int, buffer: memoryview | None) -> memoryview | None:
-        """Reads one block; returns the buffer of the copying way once sendfile was refused."""
-        done = 0
-        while done < block.length and not self.cancelled.is_set():
-            wanted = min(_PIECE_BYTES, block.length - done)
-            if buffer is None:
-                try:
-                    got = os.sendfile(self._sink, descriptor, block.offset + done, wanted)
-                except OSError as error:
-                    if error.errno not in _NO_SENDFILE:
-                        raise
-                    buffer = memoryview(bytearray(_PIECE_BYTES))
-                    continue
-            else:
-                got = os.preadv(descriptor, [buffer[:wanted]], block.offset + done)
-            if got == 0:
-                self._fail(block.file_index, f"it ends at byte {block.offset + done}: it has shrunk", None)
-                break
-            done += got
-            self._counters[slot] += got
-        return buffer
+            on_progress(progress)

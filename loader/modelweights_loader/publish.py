@@ -13,23 +13,35 @@ from modelweights_loader import marker as markers
 from modelweights_loader.checkpoint import resolve_below
 from modelweights_loader.cooling import cool
 from modelweights_loader.errors import NoRoomError, WillNotWorkError, describe_os_error
+from modelweights_loader.interruptible import call
 from modelweights_loader.quantity import format_bytes
 from modelweights_loader.report import read_result
-from modelweights_loader.residency import Residency, measure
+from modelweights_loader.residency import METHOD_SAMPLE, Residency, measure
+from modelweights_loader.residency_table import error_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from modelweights_loader.checkpoint import Checkpoint
 
 POLICY_REQUIRED = "Required"
 POLICY_BEST_EFFORT = "BestEffort"
 POLICIES = (POLICY_BEST_EFFORT, POLICY_REQUIRED)
 
-_FROM_VALIDATE = ("manifestDigest", "tensorCount", "loadSeconds", "queueSize", "mode", "odirect")
-_FROM_PREFETCH = ("numThreads", "blockSize")
+PAGES_COLD = "Cold"
+PAGES_NORMAL = "Normal"
+UNKNOWN_FAIL = "Fail"
+UNKNOWN_ACCEPT = "Accept"
+
+_STEPS = ("prefetch", "validate", "tune")
 
 
 class PublishOptions(NamedTuple):
-    """How to publish; marker_root None means the model's parent, marker_dir None writes no marker."""
+    """How to publish.
+
+    results is the folder of the earlier steps' results, earlier those that are at hand and count more. marker_root None
+    means the model's parent, marker_dir None writes no marker.
+    """
 
     policy: str
     min_resident_percent: float
@@ -37,7 +49,9 @@ class PublishOptions(NamedTuple):
     marker_dir: str | None = None
     marker_root: str | None = None
     node_boot_id: str = ""
-    cool: bool = False
+    pages: str = PAGES_NORMAL
+    unknown_residency: str = UNKNOWN_FAIL
+    earlier: Mapping[str, dict[str, Any]] = {}
 
 
 def publish(path: str, checkpoint: Checkpoint, options: PublishOptions) -> tuple[dict[str, object], str]:
@@ -55,14 +69,21 @@ def publish(path: str, checkpoint: Checkpoint, options: PublishOptions) -> tuple
         NoRoomError: The policy asks for more residency than there is.
         WillNotWorkError: The policy asks for residency, and nobody may measure it.
     """
-    earlier = {step: read_result(options.results, step) for step in ("prefetch", "validate")}
-    residency = measure(checkpoint.shards)
+    earlier = {step: read_result(options.results, step) for step in _STEPS} | dict(options.earlier)
+    residency = call(lambda: measure(checkpoint.shards))
     figures = _sum_up(checkpoint, earlier, residency)
-    check_policy(residency, options.policy, options.min_resident_percent, checkpoint.path, figures)
+    check_policy(
+        residency,
+        options.policy,
+        options.min_resident_percent,
+        checkpoint.path,
+        figures,
+        unknown=options.unknown_residency,
+    )
     said = [describe_residency(residency)]
-    if options.cool:
+    if options.pages == PAGES_COLD:
         # Last of all reads: any later one would make the pages look used again.
-        cooling = cool(checkpoint.shards)
+        cooling = call(lambda: cool(checkpoint.shards))
         said.append(f"cooled {format_bytes(cooling.cooled_bytes)}")
         said += [f"not all cooled ({refusal})" for refusal in cooling.refusals]
     figures["marker"], cause = _mark(path, checkpoint, options, str(figures.get("manifestDigest") or ""))
@@ -72,22 +93,37 @@ def publish(path: str, checkpoint: Checkpoint, options: PublishOptions) -> tuple
 
 
 def _sum_up(checkpoint: Checkpoint, earlier: dict[str, dict[str, Any]], residency: Residency) -> dict[str, object]:
-    prefetch, validated = earlier["prefetch"], earlier["validate"]
+    """The figures by importance: when a report is too long, the last ones go first."""
+    prefetch, validated, tuned = (earlier.get(step, {}) for step in _STEPS)
     return {
         "manifestDigest": validated.get("manifestDigest"),
-        "fileCount": len(checkpoint.files),
-        "shardCount": len(checkpoint.shards),
         "sizeBytes": checkpoint.size_bytes,
         **residency.figures(),
-        "prefetchSeconds": prefetch.get("readSeconds"),
+        # Set at the end; the place is kept here.
+        "marker": None,
+        "engine": tuned.get("engine") or validated.get("engine"),
+        "tensorCount": validated.get("tensorCount"),
+        "fileCount": len(checkpoint.files),
+        "shardCount": len(checkpoint.shards),
+        "loadSeconds": validated.get("loadSeconds"),
         "prefetchBytesPerSecond": prefetch.get("bytesPerSecond"),
-        **{key: validated.get(key) for key in _FROM_VALIDATE},
-        **{key: prefetch.get(key) for key in _FROM_PREFETCH},
+        "prefetchSeconds": prefetch.get("readSeconds"),
+        "queueSize": validated.get("queueSize"),
+        "odirect": validated.get("odirect"),
+        "mode": validated.get("mode"),
+        "numThreads": prefetch.get("numThreads"),
+        "blockSize": prefetch.get("blockSize"),
     }
 
 
 def check_policy(
-    residency: Residency, policy: str, min_percent: float, shown: str, figures: dict[str, object] | None = None
+    residency: Residency,
+    policy: str,
+    min_percent: float,
+    shown: str,
+    figures: dict[str, object] | None = None,
+    *,
+    unknown: str = UNKNOWN_FAIL,
 ) -> None:
     """Makes an error of what the policy does not allow.
 
@@ -97,6 +133,7 @@ def check_policy(
         min_percent: 0 to 100.
         shown: The checkpoint, for messages.
         figures: Go with the error into its report.
+        unknown: `Fail` or `Accept`: what Required makes of a residency that nobody may measure.
 
     Raises:
         NoRoomError: Less is resident than must be.
@@ -104,10 +141,12 @@ def check_policy(
     """
     if policy != POLICY_REQUIRED:
         return
+    if residency.percent is None and unknown == UNKNOWN_ACCEPT:
+        return
     if residency.percent is None:
         message = (
             f"{shown}: the policy is Required, but residency can't be measured ({'; '.join(residency.refusals)}); let "
-            "the staging user own the files, or use the policy BestEffort"
+            "the staging user own the files, use --unknown-residency Accept, or the policy BestEffort"
         )
         raise WillNotWorkError(message, reason="ResidencyUnknown", figures=figures)
     if residency.percent < min_percent:
@@ -127,13 +166,12 @@ def describe_residency(residency: Residency) -> str:
     Returns:
         Share, size, method, error, and why a better method was refused.
     """
-    why = f" ({'; '.join(residency.refusals)})" if residency.refusals else ""
+    why = f", because {'; '.join(residency.refusals)}" if residency.refusals else ""
     if residency.percent is None:
         return f"residency unknown{why}"
-    error = f" ±{residency.error_percent:.1f}" if residency.error_percent else ""
-    return (
-        f"{residency.percent:.1f}{error} % of {format_bytes(residency.size_bytes)} resident by {residency.method}{why}"
-    )
+    how = "estimated by sample" if residency.method == METHOD_SAMPLE else f"by {residency.method}"
+    share = f"{residency.percent:.1f} %{error_of(residency)}"
+    return f"{share} of {format_bytes(residency.size_bytes)} resident, {how}{why}"
 
 
 def _mark(path: str, checkpoint: Checkpoint, options: PublishOptions, digest: str) -> tuple[str, str]:

@@ -14,11 +14,11 @@ KIB = 2**10
 MIB = 2**20
 GIB = 2**30
 
-MIN_BLOCK_BYTES = 4 * KIB
 MAX_BLOCK_BYTES = GIB
-BLOCK_STEP_BYTES = 4 * KIB
 MAX_THREADS = 256
 MAX_IN_FLIGHT_BYTES = 4 * GIB
+# More than any group of GPUs that loads one checkpoint; a bound so that a slip of the pen is no endless list.
+MAX_WORLD_SIZE = 65536
 
 
 def parse_bytes(text: str) -> int:
@@ -46,6 +46,8 @@ def parse_bytes(text: str) -> int:
 def check_block_bytes(block_bytes: int) -> int:
     """Checks the bounds of a prefetch block.
 
+    Any number of bytes within them will do: reading rounds it up to whole pages, since the page cache holds nothing less.
+
     Args:
         block_bytes: Size of a block in bytes.
 
@@ -53,14 +55,10 @@ def check_block_bytes(block_bytes: int) -> int:
         The same number.
 
     Raises:
-        ValueError: Outside of 4Ki to 1Gi, or no multiple of 4Ki.
+        ValueError: Outside of 1 byte to 1Gi.
     """
-    if not MIN_BLOCK_BYTES <= block_bytes <= MAX_BLOCK_BYTES:
-        msg = f"a block of {block_bytes} bytes is outside of 4Ki (4096) to 1Gi (1073741824)"
-        raise ValueError(msg)
-    if block_bytes % BLOCK_STEP_BYTES:
-        lower = block_bytes - block_bytes % BLOCK_STEP_BYTES
-        msg = f"a block of {block_bytes} bytes is no multiple of 4Ki (4096); the next smaller one is {lower}"
+    if not 1 <= block_bytes <= MAX_BLOCK_BYTES:
+        msg = f"a block of {block_bytes} bytes is outside of 1 byte to 1Gi (1073741824)"
         raise ValueError(msg)
     return block_bytes
 
@@ -96,6 +94,24 @@ def check_in_flight(num_threads: int, block_bytes: int) -> None:
     product = num_threads * block_bytes
     if product > MAX_IN_FLIGHT_BYTES:
         msg = f"{num_threads} threads x {block_bytes} bytes is {product} bytes in flight, more than 4Gi (4294967296)"
+        raise ValueError(msg)
+
+
+def check_stripe(rank: int, world_size: int) -> None:
+    """Checks which part of the files is to be read, files[rank::world_size].
+
+    Args:
+        rank: Of this process in its group, from 0.
+        world_size: Number of processes in the group.
+
+    Raises:
+        ValueError: No such group, or no such rank in it.
+    """
+    if not 1 <= world_size <= MAX_WORLD_SIZE:
+        msg = f"a world size of {world_size} is outside of 1 to {MAX_WORLD_SIZE}"
+        raise ValueError(msg)
+    if not 0 <= rank < world_size:
+        msg = f"rank {rank} is outside of 0 to {world_size - 1}, the world size is {world_size}"
         raise ValueError(msg)
 
 

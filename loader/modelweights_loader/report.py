@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from typing import Any
 
 from modelweights_loader.errors import WillNotWorkError, describe_os_error
+from modelweights_loader.small_files import read_regular, write_atomically, write_in_place
 
 MAX_REPORT_BYTES = 1024
 _ELLIPSIS = "…"
@@ -68,11 +68,7 @@ def write_report(path: str, report: dict[str, object]) -> None:
         WillNotWorkError: It can't be written.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            os.write(descriptor, encode_report(report))
-        finally:
-            os.close(descriptor)
+        write_in_place(path, encode_report(report))
     except OSError as error:
         message = f"cannot write the report {path} ({describe_os_error(error)}); pass a file that can be written"
         raise WillNotWorkError(message, reason="ReportNotWritable") from error
@@ -113,35 +109,7 @@ def read_result(folder: str | None, step: str) -> dict[str, Any]:
     if folder is None:
         return {}
     try:
-        with open(os.path.join(folder, f"{step}.json"), "rb") as file:
-            parsed = json.loads(file.read())
-    except (OSError, ValueError):
+        parsed = json.loads(read_regular(os.path.join(folder, f"{step}.json")))
+    except (OSError, ValueError, RecursionError):
         return {}
     return parsed if isinstance(parsed, dict) else {}
-
-
-def write_atomically(path: str, content: bytes, mode: int = 0o644) -> None:
-    """Writes a file so that readers see the old or the new content, also after a crash.
-
-    Args:
-        path: The file.
-        content: What it is to hold.
-        mode: Its permissions.
-
-    Raises:
-        OSError: Nothing was changed, and no temporary file stays.
-    """
-    folder, name = os.path.split(path)
-    # O_EXCL and a name of our own: the module tempfile costs 10 ms at every start.
-    temporary = os.path.join(folder or ".", f".{name[:40]}-{os.getpid()}-{time.monotonic_ns()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -1,11 +1,12 @@
 """Measures how much of a checkpoint really is in the page cache, and says how it knows.
 
-Called by `prefetch` (before and after), `publish` and the command `residency`. The chain, best first:
+Called by `commands`, `publish` and `page_cache`. The chain, best first:
 
     cachestat(2) -> mincore(2), only where it tells the truth -> sampled preadv2(RWF_NOWAIT) -> unknown
 
 mincore, and every tool that is built on it, says 100 % to a caller that neither owns the file nor may write it, so it
-is not asked then. Must not import torch.
+is not asked then. Measuring opens each file, and some FUSE file systems drop a file's pages at every open: what is found is
+then 0 %, which is what the next reader finds too. Must not import torch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import errno
 import math
 import os
 import sys
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
+
+from modelweights_loader.refusals import describe_cachestat_refusal, describe_other_user, describe_refusal
 
 if TYPE_CHECKING:
     import ctypes
@@ -54,7 +58,7 @@ class FileResidency(NamedTuple):
 
 
 class Residency(NamedTuple):
-    """Residency of all files together; percent and bytes are None when any file's is unknown."""
+    """Residency of all files together; percent and bytes are None when any file's is unknown, measured_at is RFC 3339."""
 
     files: tuple[FileResidency, ...]
     size_bytes: int
@@ -62,6 +66,7 @@ class Residency(NamedTuple):
     error_percent: float
     method: str
     refusals: tuple[str, ...]
+    measured_at: str = ""
 
     @property
     def percent(self) -> float | None:
@@ -78,6 +83,7 @@ class Residency(NamedTuple):
             "residentPercent": None if percent is None else round(percent, 2),
             "residencyMethod": self.method,
             "residencyError": round(self.error_percent, 2),
+            "residencyMeasuredAt": self.measured_at or None,
         }
 
 
@@ -109,6 +115,7 @@ def measure(files: tuple[CheckpointFile, ...], methods: tuple[str, ...] = METHOD
         error_percent=100.0 * error_bytes / total if total else 0.0,
         method="+".join(used) if used else METHOD_CACHESTAT,
         refusals=tuple(dict.fromkeys(reason for item in measured for reason in item.refusals)),
+        measured_at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
     )
 
 
@@ -119,12 +126,12 @@ def _measure_file(file: CheckpointFile, total_bytes: int, methods: tuple[str, ..
     try:
         descriptor = os.open(file.real_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        refusal = f"open: {_words(error.errno)}"
+        refusal = f"open: {describe_refusal(error.errno)}"
         return FileResidency(file.path, file.size_bytes, METHOD_UNKNOWN, None, 0, (refusal,))
     samples = max(_MIN_SAMPLES_PER_FILE, DEFAULT_SAMPLES * file.size_bytes // max(total_bytes, 1))
     ways: dict[str, Callable[[], tuple[int, int]]] = {
         METHOD_CACHESTAT: lambda: (count_cached_bytes(descriptor, 0, file.size_bytes), 0),
-        METHOD_MINCORE: lambda: (_mincore(descriptor, file.size_bytes), 0),
+        METHOD_MINCORE: lambda: (_mincore(descriptor, 0, file.size_bytes), 0),
         METHOD_SAMPLE: lambda: _sample(descriptor, file.size_bytes, samples),
     }
     try:
@@ -141,16 +148,23 @@ def _measure_file(file: CheckpointFile, total_bytes: int, methods: tuple[str, ..
     return FileResidency(file.path, file.size_bytes, METHOD_UNKNOWN, None, 0, tuple(refusals))
 
 
-def _words(number: int | None) -> str:
-    """An errno in words that say what to do about it."""
-    known = {
-        errno.ENOSYS: "ENOSYS: this kernel (before Linux 6.5) or its seccomp profile does not have it",
-        errno.EPERM: "EPERM: this user neither owns the file nor may write it",
-        errno.EACCES: "EACCES: this user may not read the file",
-        errno.EOPNOTSUPP: "EOPNOTSUPP: this file system does not support it",
-    }
-    code = number or 0
-    return known.get(code, f"{errno.errorcode.get(code, code)}: {os.strerror(code)}")
+def measure_range(descriptor: int, offset: int, length: int, method: str) -> int:
+    """Counts the bytes of a range that are in the page cache.
+
+    Args:
+        descriptor: An open file.
+        offset: Start of the range in bytes, a multiple of the page size.
+        length: Length of the range in bytes, not 0.
+        method: cachestat or mincore.
+
+    Returns:
+        Bytes, at most the length.
+
+    Raises:
+        MethodRefusedError: It can't be told in this way.
+    """
+    count = count_cached_bytes if method == METHOD_CACHESTAT else _mincore
+    return min(count(descriptor, offset, length), length)
 
 
 def count_cached_bytes(descriptor: int, offset: int, length: int) -> int:
@@ -170,14 +184,25 @@ def count_cached_bytes(descriptor: int, offset: int, length: int) -> int:
     import ctypes  # noqa: PLC0415 - 10 ms that `wait` need not pay
 
     if not sys.platform.startswith("linux"):
-        raise MethodRefusedError(_words(errno.ENOSYS))
+        raise MethodRefusedError(describe_refusal(errno.ENOSYS))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if _read_file_system(libc, descriptor) == _OVERLAY_MAGIC:
+        raise MethodRefusedError(_OVERLAY_REFUSAL)
+    cached, number = _cachestat(libc, descriptor, offset, length)
+    if number:
+        own = number == errno.EPERM and _is_refused_for_own(libc)
+        raise MethodRefusedError(describe_cachestat_refusal(number, refused_for_own=own))
+    return cached
+
+
+def _cachestat(libc: ctypes.CDLL, descriptor: int, offset: int, length: int) -> tuple[int, int]:
+    """The cached bytes and 0, or 0 and an errno."""
+    import ctypes  # noqa: PLC0415 - see count_cached_bytes
+
     # struct cachestat_range {__u64 off, len;} and struct cachestat {__u64 nr_cache, nr_dirty, nr_writeback,
     # nr_evicted, nr_recently_evicted;} of include/uapi/linux/mman.h.
     span = (ctypes.c_uint64 * 2)(offset, length)
     counts = (ctypes.c_uint64 * 5)()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if _read_file_system(libc, descriptor) == _OVERLAY_MAGIC:
-        raise MethodRefusedError(_OVERLAY_REFUSAL)
     # Every argument as long: variadic syscall() reads registers, a 32-bit int would leave its upper half undefined.
     libc.syscall.restype = ctypes.c_long
     result = libc.syscall(
@@ -187,9 +212,19 @@ def count_cached_bytes(descriptor: int, offset: int, length: int) -> int:
         ctypes.byref(counts),
         ctypes.c_long(0),
     )
-    if result != 0:
-        raise MethodRefusedError(_words(ctypes.get_errno()))
-    return int(counts[0]) * _PAGE_BYTES
+    return (int(counts[0]) * _PAGE_BYTES, 0) if result == 0 else (0, ctypes.get_errno())
+
+
+def _is_refused_for_own(libc: ctypes.CDLL) -> bool:
+    """Whether cachestat says EPERM even for memory that this process has just made: then no owner is to blame."""
+    try:
+        own = os.memfd_create("modelweights-loader", os.MFD_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return _cachestat(libc, own, 0, 1)[1] == errno.EPERM
+    finally:
+        os.close(own)
 
 
 def _read_file_system(libc: ctypes.CDLL, descriptor: int) -> int:
@@ -201,13 +236,13 @@ def _read_file_system(libc: ctypes.CDLL, descriptor: int) -> int:
     return int(status[0]) if libc.fstatfs(ctypes.c_int(descriptor), ctypes.byref(status)) == 0 else 0
 
 
-def _mincore(descriptor: int, size_bytes: int) -> int:
-    """Resident bytes by mincore(2); refused where the kernel would say 100 % whatever the truth is."""
+def _mincore(descriptor: int, start: int, size_bytes: int) -> int:
+    """Resident bytes of a range by mincore(2); refused where the kernel would say 100 % whatever the truth is."""
     import ctypes  # noqa: PLC0415 - see count_cached_bytes
 
     owner = os.fstat(descriptor).st_uid == os.geteuid()
     if not owner and not os.access(f"/proc/self/fd/{descriptor}", os.W_OK, effective_ids=True):
-        raise MethodRefusedError(_words(errno.EPERM))
+        raise MethodRefusedError(describe_other_user())
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
@@ -217,13 +252,13 @@ def _mincore(descriptor: int, size_bytes: int) -> int:
     for offset in range(0, size_bytes, _MINCORE_WINDOW_BYTES):
         length = min(_MINCORE_WINDOW_BYTES, size_bytes - offset)
         # PROT_READ is 1, MAP_SHARED is 1.
-        address = libc.mmap(None, length, 1, 1, descriptor, offset)
+        address = libc.mmap(None, length, 1, 1, descriptor, start + offset)
         if address in (None, ctypes.c_void_p(-1).value):
-            raise MethodRefusedError(_words(ctypes.get_errno()))
+            raise MethodRefusedError(describe_refusal(ctypes.get_errno()))
         try:
             vector = (ctypes.c_ubyte * ((length + _PAGE_BYTES - 1) // _PAGE_BYTES))()
             if libc.mincore(address, length, ctypes.byref(vector)) != 0:
-                raise MethodRefusedError(_words(ctypes.get_errno()))
+                raise MethodRefusedError(describe_refusal(ctypes.get_errno()))
         finally:
             libc.munmap(address, length)
         # Only the lowest bit of each byte is defined.
@@ -241,7 +276,7 @@ def _sample(descriptor: int, size_bytes: int, samples: int) -> tuple[int, int]:
 
     nowait = getattr(os, "RWF_NOWAIT", None)
     if nowait is None:
-        raise MethodRefusedError(_words(errno.ENOSYS))
+        raise MethodRefusedError(describe_refusal(errno.ENOSYS))
     pages = (size_bytes + _PAGE_BYTES - 1) // _PAGE_BYTES
     count = min(samples, pages)
     # Without this each miss would start readahead and change what is measured.
@@ -256,7 +291,7 @@ def _sample(descriptor: int, size_bytes: int, samples: int) -> tuple[int, int]:
         except BlockingIOError:
             continue
         except OSError as error:
-            raise MethodRefusedError(_words(error.errno)) from error
+            raise MethodRefusedError(describe_refusal(error.errno)) from error
     if count == pages:
         return hits * _PAGE_BYTES, 0
     return round(size_bytes * hits / count), round(size_bytes * _half_width(hits, count))

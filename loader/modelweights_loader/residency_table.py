@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from modelweights_loader.progress import draw_bar
 from modelweights_loader.quantity import format_bytes
+from modelweights_loader.residency import METHOD_SAMPLE
 
 if TYPE_CHECKING:
-    from modelweights_loader.residency import Residency
+    from modelweights_loader.residency import FileResidency, Residency
 
 _BAR_CELLS = 20
 
@@ -36,10 +37,23 @@ def format_table(residency: Residency) -> str:
         bar = draw_bar(share, _BAR_CELLS)
         lines.append(f"{file.path:<{width}}  [{bar}] {100 * share:5.1f}{error} %  {format_bytes(file.size_bytes):>10}")
     percent = residency.percent
-    total = "unknown" if percent is None else f"{percent:.1f} % ±{residency.error_percent:.1f}"
-    lines.append(f"total: {total} of {format_bytes(residency.size_bytes)}, by {residency.method}")
+    total = "unknown" if percent is None else f"{percent:.1f}{error_of(residency)} %"
+    how = "estimated by sample" if residency.method == METHOD_SAMPLE else f"by {residency.method}"
+    lines.append(f"total: {total} of {format_bytes(residency.size_bytes)}, {how}, measured at {residency.measured_at}")
     lines += [f"  {refusal}" for refusal in residency.refusals]
     return "\n".join(lines)
+
+
+def error_of(residency: Residency) -> str:
+    """Prints the error of a residency, as it stands behind a percentage.
+
+    Args:
+        residency: As measured.
+
+    Returns:
+        For example ` ±0.4`; nothing where the figure is exact.
+    """
+    return f" ±{residency.error_percent:.1f}" if residency.error_percent else ""
 
 
 def describe_json(residency: Residency) -> dict[str, object]:
@@ -56,6 +70,7 @@ def describe_json(residency: Residency) -> dict[str, object]:
             "path": file.path,
             "sizeBytes": file.size_bytes,
             "residentBytes": file.resident_bytes,
+            "residentPercent": _percent(file),
             "errorBytes": file.error_bytes,
             "method": file.method,
         }
@@ -67,3 +82,9 @@ def describe_json(residency: Residency) -> dict[str, object]:
         "refusals": list(residency.refusals),
         "files": files,
     }
+
+
+def _percent(file: FileResidency) -> float | None:
+    if file.resident_bytes is None:
+        return None
+    return round(100 * file.resident_bytes / file.size_bytes, 2) if file.size_bytes else 100.0

@@ -6,21 +6,24 @@ Used by the modules beside it. Must not import torch.
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING, NoReturn
 
 from modelweights_loader.errors import UsageError
-from modelweights_loader.quantity import check_block_bytes, check_threads, parse_bytes
+from modelweights_loader.quantity import MAX_WORLD_SIZE, check_block_bytes, check_threads, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from modelweights_loader.checkpoint import Checkpoint
+    from modelweights_loader.memory import Reserve
     from modelweights_loader.outcome import Outcome
 
     # What add_subparsers returns has no public name.
     Commands = argparse._SubParsersAction["Parser"]  # noqa: SLF001 - see above
 
 POLICIES = ("BestEffort", "Required")
+UNKNOWN_RESIDENCY = ("Fail", "Accept")
 _MAX_QUEUE_SIZE = 64
 
 
@@ -81,6 +84,12 @@ def add_policy(command: argparse.ArgumentParser) -> None:
         default=95.0,
         help="what Required asks for (default 95)",
     )
+    command.add_argument(
+        "--unknown-residency",
+        choices=UNKNOWN_RESIDENCY,
+        default="Fail",
+        help="what Required does where nobody may measure residency (default Fail)",
+    )
 
 
 def parse_path(text: str) -> str:
@@ -135,6 +144,59 @@ def parse_block_size(text: str) -> int:
         return check_block_bytes(parse_bytes(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def parse_reserve(text: str) -> Reserve:
+    """Parses how much memory is to stay free.
+
+    Args:
+        text: Bytes, or a percentage with its sign.
+
+    Returns:
+        The reserve.
+
+    Raises:
+        argparse.ArgumentTypeError: Out of bounds, or neither.
+    """
+    from modelweights_loader.memory import Reserve  # noqa: PLC0415 - see the package's docstring
+
+    if text.endswith("%"):
+        return Reserve(percent=parse_percent(text.removesuffix("%")))
+    try:
+        return Reserve(percent=0, size_bytes=parse_bytes(text))
+    except ValueError as error:
+        message = f"{error}; or a percentage such as 10%"
+        raise argparse.ArgumentTypeError(message) from error
+
+
+def parse_interval(text: str) -> float:
+    """Parses the seconds from one measurement to the next.
+
+    Args:
+        text: As given.
+
+    Returns:
+        0.1 to 86400.
+
+    Raises:
+        argparse.ArgumentTypeError: Out of bounds, or no number.
+    """
+    return _checked(float, text, "a number of seconds", 0.1, 86400)
+
+
+def parse_rank(text: str) -> int:
+    """Parses a rank, or a number of ranks.
+
+    Args:
+        text: As given.
+
+    Returns:
+        0 to 65536.
+
+    Raises:
+        argparse.ArgumentTypeError: Out of bounds, or no number.
+    """
+    return int(_checked(int, text, "a number of ranks", 0, MAX_WORLD_SIZE))
 
 
 def parse_percent(text: str) -> float:
@@ -198,14 +260,34 @@ def find(arguments: argparse.Namespace) -> Checkpoint:
     """Finds the checkpoint that a command is about.
 
     Args:
-        arguments: path, root.
+        arguments: path, root; report and results, where there are any.
 
     Returns:
         Its files.
 
     Raises:
         LoaderError: See `find_checkpoint`.
+        UsageError: A report or result would be written between the checkpoint's files.
     """
     from modelweights_loader.checkpoint import find_checkpoint  # noqa: PLC0415 - see the package's docstring
+    from modelweights_loader.interruptible import call  # noqa: PLC0415
 
-    return find_checkpoint(arguments.path, arguments.root)
+    checkpoint = call(lambda: find_checkpoint(arguments.path, arguments.root))
+    for option in ("report", "results"):
+        written = getattr(arguments, option, None)
+        if written is not None and _lies_in(checkpoint.path, written, is_folder=option == "results"):
+            # It must not be written for this error either.
+            arguments.report = arguments.results = None
+            message = (
+                f"--{option} {written} lies in the checkpoint {checkpoint.path}, whose files are hashed and never "
+                "changed; name another place"
+            )
+            raise UsageError(message)
+    return checkpoint
+
+
+def _lies_in(folder: str, path: str, *, is_folder: bool) -> bool:
+    """Whether a file that is to be written belongs to a folder; a link is taken for what it leads to."""
+    place = os.path.realpath(path)
+    inside = os.path.realpath(folder)
+    return place.startswith(inside + os.sep) or (is_folder and place == inside)

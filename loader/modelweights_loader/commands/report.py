@@ -5,7 +5,7 @@ Called by `cli`; `stage` calls `publish_checkpoint`. See the package for what it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modelweights_loader.commands.options import add_command, add_policy, find
 from modelweights_loader.outcome import Outcome
@@ -38,14 +38,22 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--marker-dir", metavar="DIR", help="write the marker there")
     command.add_argument("--marker-root", metavar="DIR", help="the marker's path is relative to this (default --root)")
     command.add_argument("--node-boot-id", metavar="ID", default="", help="copied into the marker")
-    command.add_argument("--cool", action="store_true", help="move the pages to the kernel's inactive list")
+    command.add_argument(
+        "--pages",
+        choices=("Cold", "Normal"),
+        default="Normal",
+        help="Cold moves them to the kernel's inactive list, so that the kubelet doesn't count them as used (default Normal)",
+    )
+    # What staging pods of version 0.1 pass.
+    command.add_argument("--cool", dest="pages", action="store_const", const="Cold", help="the same as --pages Cold")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Measures once more, cools, marks and sums up.
 
     Args:
-        arguments: path, root, results, policy, min_resident_percent, marker_dir, marker_root, node_boot_id, cool.
+        arguments: path, root, results, policy, min_resident_percent, unknown_residency, marker_dir, marker_root,
+            node_boot_id, pages.
 
     Returns:
         The outcome.
@@ -56,13 +64,19 @@ def run(arguments: argparse.Namespace) -> Outcome:
     return publish_checkpoint(find(arguments), arguments, arguments.results)
 
 
-def publish_checkpoint(checkpoint: Checkpoint, arguments: argparse.Namespace, results: str | None) -> Outcome:
+def publish_checkpoint(
+    checkpoint: Checkpoint,
+    arguments: argparse.Namespace,
+    results: str | None,
+    earlier: dict[str, dict[str, Any]] | None = None,
+) -> Outcome:
     """Like `run`, for files that are found already.
 
     Args:
         checkpoint: What was staged.
         arguments: See there.
         results: Where the earlier steps left their results.
+        earlier: Results that are at hand; they count more.
 
     Returns:
         The outcome.
@@ -72,11 +86,13 @@ def publish_checkpoint(checkpoint: Checkpoint, arguments: argparse.Namespace, re
     """
     from modelweights_loader.publish import publish  # noqa: PLC0415 - see the package's docstring
 
-    figures, said = publish(arguments.path, checkpoint, _publish_options(arguments, results))
+    figures, said = publish(arguments.path, checkpoint, _publish_options(arguments, results, earlier))
     return Outcome("Staged", said, figures)
 
 
-def _publish_options(arguments: argparse.Namespace, results: str | None) -> PublishOptions:
+def _publish_options(
+    arguments: argparse.Namespace, results: str | None, earlier: dict[str, dict[str, Any]] | None
+) -> PublishOptions:
     from modelweights_loader.publish import PublishOptions  # noqa: PLC0415 - see the package's docstring
 
     return PublishOptions(
@@ -86,5 +102,7 @@ def _publish_options(arguments: argparse.Namespace, results: str | None) -> Publ
         marker_dir=arguments.marker_dir,
         marker_root=arguments.marker_root or arguments.root,
         node_boot_id=arguments.node_boot_id,
-        cool=arguments.cool,
+        pages=arguments.pages,
+        unknown_residency=arguments.unknown_residency,
+        earlier=earlier or {},
     )

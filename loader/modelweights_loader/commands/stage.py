@@ -6,7 +6,7 @@ Called by `cli`. See the package for what it must not import.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modelweights_loader.commands import prefetch, report, validate
 from modelweights_loader.commands.options import add_command, add_policy, find
@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
         commands: Where to.
     """
     command = add_command(commands, "stage", run, "prefetch, validate and report in one go")
-    prefetch.add_arguments(command)
+    prefetch.add_arguments(command, mode_option="--prefetch-mode")
     add_policy(command)
     validate.add_arguments(command)
     report.add_arguments(command)
@@ -43,31 +43,35 @@ def run(arguments: argparse.Namespace) -> Outcome:
     Raises:
         LoaderError: The first step that fails.
     """
-    import tempfile  # noqa: PLC0415 - see the package's docstring
-
-    from modelweights_loader.load_process import LoadProcess  # noqa: PLC0415
-    from modelweights_loader.report import write_result  # noqa: PLC0415
+    from modelweights_loader.load_process import LoadProcess  # noqa: PLC0415 - see the package's docstring
     from modelweights_loader.structure import read_structure  # noqa: PLC0415
 
     # Its imports run behind the prefetch, which hardly uses the processor.
-    process = LoadProcess() if arguments.mode == "Load" else None
-    with tempfile.TemporaryDirectory(prefix="modelweights-") as own:
-        results = arguments.results or own
-        try:
-            checkpoint = find(arguments)
-            if arguments.mode != "None":
-                # A bad header ends it here, before gigabytes are read.
-                read_structure(checkpoint)
-            for step in ("prefetch", "validate"):
-                started = time.monotonic()
-                if step == "prefetch":
-                    outcome = prefetch.prefetch_checkpoint(checkpoint, arguments)
-                else:
-                    outcome = validate.validate_checkpoint(checkpoint, arguments, process)
-                seconds = time.monotonic() - started
-                write_result(results, step, make_report(step, outcome, seconds))
-                print(f"{step}: {outcome.message}", flush=True)
-            return report.publish_checkpoint(checkpoint, arguments, results)
-        finally:
-            if process is not None:
-                process.kill()
+    process = None if arguments.mode in {"Structure", "None"} else LoadProcess()
+    # In memory: a folder for results would stay behind when this process is killed.
+    earlier: dict[str, dict[str, Any]] = {}
+    try:
+        checkpoint = find(arguments)
+        if arguments.mode != "None":
+            # A bad header ends it here, before gigabytes are read.
+            read_structure(checkpoint)
+        for step in ("prefetch", "validate"):
+            started = time.monotonic()
+            if step == "prefetch":
+                outcome = prefetch.prefetch_checkpoint(checkpoint, arguments)
+            else:
+                outcome = validate.validate_checkpoint(checkpoint, arguments, process)
+            earlier[step] = make_report(step, outcome, time.monotonic() - started)
+            _write_result(arguments.results, step, earlier[step])
+            print(f"{step}: {outcome.message}", flush=True)
+        return report.publish_checkpoint(checkpoint, arguments, arguments.results, earlier)
+    finally:
+        if process is not None:
+            process.kill()
+
+
+def _write_result(folder: str | None, step: str, result: dict[str, Any]) -> None:
+    if folder is not None:
+        from modelweights_loader.report import write_result  # noqa: PLC0415 - see the package's docstring
+
+        write_result(folder, step, result)

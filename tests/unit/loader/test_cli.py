@@ -35,8 +35,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(LOADER), "PYTHONDONTWRITEBYTECODE
         (["prefetch", "x", "--num-threads", "0"], "1 to 256"),
         (["prefetch", "x", "--num-threads", "many"], "many"),
         (["prefetch", "x", "--block-size", "16MB"], "16Mi"),
-        (["prefetch", "x", "--block-size", "16M"], "multiple of 4Ki"),
-        (["prefetch", "x", "--block-size", "2Gi"], "4Ki"),
+        (["prefetch", "x", "--block-size", "0"], "1 byte to 1Gi"),
+        (["prefetch", "x", "--block-size", "2Gi"], "1 byte to 1Gi"),
         (["prefetch", "x", "--num-threads", "256", "--block-size", "1Gi"], "4Gi"),
         (["prefetch", "x", "--policy", "required"], "Required"),
         (["prefetch", "x", "--min-resident-percent", "nan"], "percentage"),
@@ -138,7 +138,7 @@ def test_memory_that_does_not_hold_it_all(disk: Path, monkeypatch: pytest.Monkey
     evict(model)
     from modelweights_loader import memory  # noqa: PLC0415 - replaced for this test alone
 
-    monkeypatch.setattr(memory, "measure_room", lambda *_: memory.MemoryRoom(2**21, "memory.max"))
+    monkeypatch.setattr(memory, "measure_room", lambda *_, **__: memory.MemoryRoom(2**21, "memory.max"))
     report = disk / "report"
     assert main(["prefetch", str(model), "--policy", "Required", "--report", str(report)]) == 40
     assert json.loads(report.read_bytes())["reason"] == "NoMemory"

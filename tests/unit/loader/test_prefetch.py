@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelweights_loader import prefetch as module
-from modelweights_loader.checkpoint import find_checkpoint
+from modelweights_loader.checkpoint import CheckpointFile, find_checkpoint
 from modelweights_loader.prefetch import Progress, prefetch
 from modelweights_loader.residency import measure
 from tests.checkpoints.synthetic import make_synthetic
@@ -33,7 +34,7 @@ def cold(disk: Path) -> Checkpoint:
 
 
 @pytest.mark.parametrize("num_threads", [1, 3, 64])
-@pytest.mark.parametrize("block_bytes", [4096 * 5, 2**20, 2**30])
+@pytest.mark.parametrize("block_bytes", [1000, 16_000_000, 2**20, 2**26])
 def test_all_bytes_are_read_once_and_are_resident(cold: Checkpoint, num_threads: int, block_bytes: int) -> None:
     assert measure(cold.shards).resident_bytes == 0
     result = prefetch(cold.shards, num_threads=num_threads, block_bytes=block_bytes)
@@ -41,16 +42,94 @@ def test_all_bytes_are_read_once_and_are_resident(cold: Checkpoint, num_threads:
     assert measure(cold.shards).percent == 100.0
 
 
-def test_a_file_system_without_sendfile_is_read_into_a_buffer(
+def test_a_file_without_sendfile_is_read_into_a_buffer_and_the_others_are_not(
     cold: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.EINVAL, "no sendfile")
+    real_sendfile, real_preadv = os.sendfile, os.preadv
+    refused = os.stat(cold.shards[1].real_path).st_ino
+    copied: set[int] = set()
+
+    def refuse(out: int, source: int, offset: int, count: int) -> int:
+        if os.fstat(source).st_ino == refused:
+            raise OSError(errno.EINVAL, "no sendfile")
+        return real_sendfile(out, source, offset, count)
+
+    def preadv(source: int, buffers: list[memoryview], offset: int) -> int:
+        copied.add(os.fstat(source).st_ino)
+        return real_preadv(source, buffers, offset)
 
     monkeypatch.setattr(os, "sendfile", refuse)
-    result = prefetch(cold.shards, num_threads=2, block_bytes=2**20)
-    assert cold.size_bytes == result.read_bytes
+    monkeypatch.setattr(os, "preadv", preadv)
+    result = prefetch(cold.shards, num_threads=1, block_bytes=2**20)
+    assert (cold.size_bytes, ("sendfile", "preadv")) == (result.read_bytes, result.ways)
+    assert copied == {refused}
     assert measure(cold.shards).percent == 100.0
+
+
+def test_a_failure_of_the_second_way_is_the_files_failure(cold: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EINVAL, "no")
+
+    monkeypatch.setattr(os, "sendfile", refuse)
+    monkeypatch.setattr(os, "preadv", refuse)
+    result = prefetch(cold.shards[:1])
+    assert [(failure.path, failure.cause) for failure in result.failures] == [(cold.shards[0].path, "EINVAL: no")]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
+def test_ranks_share_the_files_out_in_natural_order(cold: Checkpoint, world_size: int) -> None:
+    shuffled = cold.shards[::-1]
+    results = [prefetch(shuffled, rank=rank, world_size=world_size) for rank in range(world_size)]
+    names = [shard.path for shard in cold.shards]
+    assert [result.files for result in results] == [tuple(names[rank::world_size]) for rank in range(world_size)]
+    assert sum(result.read_bytes for result in results) == cold.size_bytes
+    assert [(result.rank, result.world_size) for result in results] == [
+        (rank, world_size) for rank in range(world_size)
+    ]
+
+
+def test_one_rank_reads_its_own_files_only(cold: Checkpoint) -> None:
+    prefetch(cold.shards, rank=1, world_size=2)
+    assert [file.resident_bytes == file.size_bytes for file in measure(cold.shards).files] == [False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"num_threads": 0}, "0 threads is outside of 1 to 256"),
+        ({"num_threads": 257}, "257 threads"),
+        ({"block_bytes": 0}, "a block of 0 bytes is outside of 1 byte to 1Gi"),
+        ({"block_bytes": 2**30 + 1}, "outside of 1 byte to 1Gi"),
+        ({"num_threads": 5, "block_bytes": 2**30}, "more than 4Gi"),
+        ({"rank": 1}, "rank 1 is outside of 0 to 0"),
+        ({"rank": -1, "world_size": 2}, "rank -1"),
+        ({"world_size": 0}, "world size of 0"),
+        ({"world_size": 65537}, "1 to 65536"),
+    ],
+)
+def test_numbers_out_of_bounds_are_value_errors(settings: dict[str, int], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        prefetch((), **settings)  # type: ignore[arg-type]
+
+
+def test_nothing_to_read_is_done_at_once() -> None:
+    result = prefetch(())
+    assert (result.read_bytes, result.planned_bytes, result.ways, result.cancelled) == (0, 0, (), False)
+
+
+def test_a_thousand_shards_need_few_descriptors(disk: Path) -> None:
+    files = []
+    for number in range(300):
+        path = disk / f"{number}.safetensors"
+        path.write_bytes(bytes(5000))
+        files.append(CheckpointFile(path.name, str(path), 5000))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 40, limits[1]))
+    try:
+        result = prefetch(files, num_threads=8)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (result.read_bytes, result.failures) == (300 * 5000, ())
 
 
 def test_a_limit_reads_the_first_files_in_load_order(cold: Checkpoint) -> None:
@@ -99,3 +178,4 @@ def test_a_cancel_ends_within_a_second(cold: Checkpoint, monkeypatch: pytest.Mon
     result = prefetch(cold.shards, num_threads=2, block_bytes=2**20, cancelled=cancelled)
     assert time.monotonic() - started < 10  # a hang, not a slow machine
     assert result.read_bytes < cold.size_bytes
+    assert result.cancelled

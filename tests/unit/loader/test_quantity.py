@@ -21,20 +21,34 @@ def test_anything_else_is_refused_with_an_example(text: str) -> None:
         quantity.parse_bytes(text)
 
 
-@pytest.mark.parametrize("size", [4096, 8192, 2**24, 2**30])
-def test_blocks_within_bounds_pass(size: int) -> None:
+@pytest.mark.parametrize("size", [1, 4095, 4096, 16_000_000, 2**24, 2**30])
+def test_blocks_within_bounds_pass_also_those_of_no_whole_pages(size: int) -> None:
     assert size == quantity.check_block_bytes(size)
 
 
-@pytest.mark.parametrize(
-    ("size", "match"), [(0, "outside"), (4095, "outside"), (2**30 + 4096, "outside"), (16_000_000, "multiple of 4Ki")]
-)
-def test_blocks_out_of_bounds_are_refused(size: int, match: str) -> None:
-    if size == 16_000_000:
-        # 16M is no multiple of 4096: 3906.25 pages.
-        assert size % 4096
-    with pytest.raises(ValueError, match=match):
+@pytest.mark.parametrize("size", [-1, 0, 2**30 + 1])
+def test_blocks_out_of_bounds_are_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"{size} bytes is outside of 1 byte to 1Gi"):
         quantity.check_block_bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "match"),
+    [
+        (0, 0, "world size of 0 is outside of 1 to 65536"),
+        (0, 65537, "world size of 65537"),
+        (-1, 2, "rank -1 is outside of 0 to 1"),
+        (2, 2, "rank 2 is outside of 0 to 1"),
+    ],
+)
+def test_stripes_have_bounds(rank: int, world_size: int, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        quantity.check_stripe(rank, world_size)
+
+
+def test_each_rank_of_a_group_passes() -> None:
+    quantity.check_stripe(0, 1)
+    quantity.check_stripe(65535, 65536)
 
 
 @pytest.mark.parametrize(("threads", "good"), [(0, False), (1, True), (256, True), (257, False), (-1, False)])
