@@ -1,50 +1,89 @@
-"""`python -m tests.bench`: apply-to-Ready beside an empty Job of the same shape. Called by `make bench`."""
+"""`python -m tests.bench`: measurements, each beside what it is compared with. Called by `make bench` and by hand."""
 
 import argparse
-import asyncio
-import json
-import tempfile
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from tests.bench.staging import measure
-from tests.bench.summary import format_table, format_verdict, summarise
-from tests.checkpoints.real import make_real
-from tests.cluster.providers import Cluster, choose
-from tests.installation import MODELS_ROOT, deliver_images, install
+from tests.bench import apply_to_ready, cold_pages, headers, load, prefetch, startup, validate
+from tests.bench.figures import say, write_result
+from tests.bench.processes import BenchmarkError
+from tests.bench.render import format_result, render
+from tests.debian import MissingPackagesError
+from tests.filesystems import FileSystemError
 
 
-def main() -> None:
-    """Bring a cluster up where there is none, measure, print; take it down again when it was ours."""
+class Benchmark(NamedTuple):
+    """A benchmark's arguments and its run, which returns what goes into JSON."""
+
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], dict[str, Any]]
+    summary: str
+
+
+STAGING: Final = Benchmark(apply_to_ready.add_arguments, apply_to_ready.run, "from apply to Ready, on a cluster")
+LOADER: Final = {
+    "startup": Benchmark(startup.add_arguments, startup.run, "start-up time of each command"),
+    "headers": Benchmark(headers.add_arguments, headers.run, "headers of 1,000 shards"),
+    "prefetch": Benchmark(prefetch.add_arguments, prefetch.run, "prefetch beside others, by storage"),
+    "validate": Benchmark(validate.add_arguments, validate.run, "validate beside a bare script"),
+    "cold-pages": Benchmark(cold_pages.add_arguments, cold_pages.run, "how firmly staged pages stay"),
+    "load": Benchmark(load.add_arguments, load.run, "load times after staging against cold"),
+}
+DOCUMENTS: Final = (Path("docs/benchmarks.md"), Path("docs/tuning.md"))
+
+
+def main() -> int:
+    """Run what was asked for; the exit code is 1 when something couldn't be measured."""
+    arguments = _parse()
+    if arguments.command == "render":
+        render(arguments.figures, list(DOCUMENTS))
+        return 0
+    chosen = {"staging": STAGING, **LOADER}
+    names = {"loader": list(LOADER), "all": list(chosen)}.get(arguments.command, [arguments.command])
+    failed = [name for name in names if not _run(name, chosen[name], arguments, alone=len(names) == 1)]
+    return 1 if failed else 0
+
+
+def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--instance", default="bench", help="instance of the cluster (default bench)")
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each kind (default 5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    parser.add_argument("--keep", action="store_true", help="leave a cluster up that this run brought up")
-    arguments = parser.parse_args()
-    cluster = choose("auto", arguments.instance)
-    own = not cluster.is_up()
-    print(cluster.up(), flush=True)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, benchmark in {"staging": STAGING, **LOADER}.items():
+        command = commands.add_parser(name, help=benchmark.summary)
+        _add_places(command)
+        benchmark.add_arguments(command)
+    _add_places(commands.add_parser("loader", help="all that need no cluster, with their defaults"))
+    _add_places(commands.add_parser("all", help="all, with their defaults"))
+    into = " and ".join(map(str, DOCUMENTS))
+    command = commands.add_parser("render", help=f"put tables of JSON files into {into}, run where those are")
+    command.add_argument("figures", nargs="+", type=Path, metavar="JSON")
+    return parser.parse_args()
+
+
+def _add_places(command: argparse.ArgumentParser) -> None:
+    where = "folder on a real disk for checkpoints, which are removed afterwards (default /var/tmp)"
+    command.add_argument("--scratch", type=Path, default=Path("/var/tmp"), metavar="DIR", help=where)  # noqa: S108 - a folder of its own is made there
+    command.add_argument(
+        "--output", type=Path, default=Path("build/bench"), metavar="DIR", help="for JSON (default build/bench)"
+    )
+
+
+def _run(name: str, benchmark: Benchmark, arguments: argparse.Namespace, *, alone: bool) -> bool:
+    if not alone:
+        own = argparse.ArgumentParser()
+        _add_places(own)
+        benchmark.add_arguments(own)
+        arguments = argparse.Namespace(**{**vars(own.parse_args([])), **vars(arguments)})
     try:
-        summary = _measure(cluster, arguments.rounds)
-    finally:
-        if own and not arguments.keep:
-            print(cluster.down(), flush=True)
-    print(f"\nseconds from each milestone to the next, medians of {summary['rounds']}\n")
-    print(format_table(summary))
-    print(format_verdict(summary))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(summary, indent=1) + "\n")
-
-
-def _measure(cluster: Cluster, rounds: int) -> dict[str, Any]:
-    install(cluster, deliver_images(cluster))
-    node, path = cluster.gpu_nodes[0], f"{MODELS_ROOT}/bench-minilm"
-    with tempfile.TemporaryDirectory() as folder:
-        cluster.copy_to_node(node, make_real(Path(folder) / "checkpoint"), path)
-    runs = asyncio.run(measure(cluster.kubeconfig, node, path, rounds, lambda line: print(line, flush=True)))
-    return summarise(runs)
+        result = benchmark.run(arguments)
+    except (BenchmarkError, FileSystemError, MissingPackagesError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return False
+    print(f"\n{format_result(result)}\n", flush=True)
+    say(f"written to {write_result(result, arguments.output)}")
+    return True
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""What staging is worth: load times after it against cold, on fast and slow storage. Called by `__main__`."""
+
+import argparse
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from modelweights_loader.quantity import parse_bytes
+from tests.bench.control_groups import throttle
+from tests.bench.figures import GOALS_HEAD, MIB, make_table, ratio, say, spread, start_result, verdict
+from tests.bench.page_cache import make_cold, resident_share
+from tests.bench.processes import LOADER, PROGRAMS, PYTHON, BenchmarkError, measure
+from tests.bench.scratch import make_scratch, make_set
+
+STORAGES: Final = {"disk": 0, "slow-300": 300_000_000, "slow-100": 100_000_000}
+_SLOW_BYTES_PER_SECOND: Final = 500_000_000
+_SAFETENSORS: Final = "safetensors"
+_DEFAULTS: Final = "ParallelLoader, defaults"
+_PUBLISHED: Final = "ParallelLoader, published"
+_QUEUE_VARIABLE: Final = "VLLM_FASTSAFETENSORS_QUEUE_SIZE"
+
+
+class Way(NamedTuple):
+    """A way to load: which library, ParallelLoader's keywords, environment."""
+
+    name: str
+    kind: str
+    keywords: dict[str, Any]
+    environment: dict[str, str]
+    slow_too: bool = True
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", type=parse_bytes, default=4 * 2**30, help="bytes of the checkpoint (default 4Gi)")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each side (default 5)")
+    parser.add_argument("--minutes", type=float, default=30, help="no further rounds after that (default 30)")
+    parser.add_argument("--storages", default=",".join(STORAGES), help=f"default {','.join(STORAGES)}")
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """For each storage, rounds of: each way cold, then each way after staging."""
+    options = {"size_mib": arguments.size // MIB, "rounds": arguments.rounds}
+    result = start_result("load", options)
+    result["storages"] = {}
+    deadline = time.monotonic() + 60 * arguments.minutes
+    names = arguments.storages.split(",")
+    with make_scratch(arguments.scratch, arguments.size) as scratch:
+        shards = make_set(scratch / "set", arguments.size)
+        for index, name in enumerate(names):
+            left = max(0.0, deadline - time.monotonic())
+            say(f"load: {name}, at most {left / (len(names) - index):.0f} s")
+            with _slow_down(scratch, STORAGES[name]) as groups:
+                share = time.monotonic() + left / (len(names) - index)
+                measured = _measure_storage(shards, groups, arguments.rounds, share, scratch / f"results-{name}")
+                result["storages"][name] = measured
+    return result
+
+
+@contextlib.contextmanager
+def _slow_down(scratch: Path, bytes_per_second: int) -> Iterator[tuple[Path, ...]]:
+    if not bytes_per_second:
+        yield ()
+        return
+    with throttle(scratch, bytes_per_second) as group:
+        yield (group,)
+
+
+def _measure_storage(
+    shards: list[Path], groups: tuple[Path, ...], rounds: int, deadline: float, results: Path
+) -> dict[str, Any]:
+    published = _publish(shards, groups, results)
+    ways = [way for way in _make_ways(published["environment"]) if way.slow_too or not groups]
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = {way.name: {"cold": [], "staged": []} for way in ways}
+    for turn in range(rounds):
+        if turn and time.monotonic() > deadline:
+            say(f"  out of time after {turn} rounds")
+            break
+        for way in ways:
+            make_cold(shards)
+            runs[way.name]["cold"].append(_load(way, shards, groups))
+        for way in ways:
+            _stage(shards)
+            runs[way.name]["staged"].append(_load(way, shards, groups))
+        last = (
+            f"{name} {found['cold'][-1]['seconds']:.1f}/{found['staged'][-1]['seconds']:.1f}"
+            for name, found in runs.items()
+        )
+        say(f"  round {turn + 1}, s cold/staged: {', '.join(last)}")
+    return {"published": published, "runs": runs}
+
+
+def _make_ways(environment: dict[str, str]) -> list[Way]:
+    queue_size = int(environment.get(_QUEUE_VARIABLE, "0"))
+    own = {"queue_size": queue_size, "bbuf_size_kb": 1024}
+    return [
+        Way(_SAFETENSORS, "safetensors", {}, {}),
+        Way(_DEFAULTS, "ParallelLoader", {}, {}),
+        Way(_PUBLISHED, "ParallelLoader", {"queue_size": queue_size}, environment),
+        Way("ParallelLoader, published, 1 MiB buffers", "ParallelLoader", own, environment, slow_too=False),
+    ]
+
+
+def _publish(shards: list[Path], groups: tuple[Path, ...], results: Path) -> dict[str, Any]:
+    """The settings that `flags` prints, after `tune` has measured this storage where the loader has that command."""
+    results.mkdir()
+    folder = str(shards[0].parent)
+    tuned = subprocess.run([*LOADER, "tune", "--help"], capture_output=True, check=False).returncode == 0
+    if tuned:
+        _stage(shards)
+        measure([*LOADER, "tune", folder, "--results", str(results)], groups=groups)
+    said = json.loads(measure([*LOADER, "flags", folder, "--results", str(results), "--json"]).output)
+    return {**said, "tuned": tuned}
+
+
+def _stage(shards: list[Path]) -> None:
+    """From the disk as it is: how long staging takes is no part of this."""
+    measure([*LOADER, "prefetch", str(shards[0].parent)])
+    share = resident_share(shards)
+    if share < 0.99:
+        raise BenchmarkError(f"only {100 * share:.1f} % is in the page cache after staging: not enough free memory")
+
+
+def _load(way: Way, shards: list[Path], groups: tuple[Path, ...]) -> dict[str, Any]:
+    program = [PYTHON, str(PROGRAMS / "bare_load.py"), way.kind, json.dumps(way.keywords), *map(str, shards)]
+    cost = measure(program, environment=way.environment, groups=groups)
+    said = json.loads(cost.output)
+    return {
+        "seconds": round(said["seconds"], 3),
+        "disk_bytes": said["disk_bytes"],
+        "process_seconds": round(cost.seconds, 3),
+        "cpu_seconds": round(cost.cpu_seconds, 3),
+    }
+
+
+def make_tables(result: dict[str, Any]) -> dict[str, str]:
+    """Name to Markdown."""
+    size = result["options"]["size_mib"] * MIB
+    tables, goals = {}, []
+    for storage, measured in result["storages"].items():
+        tables[f"load {storage}"] = _make_table(measured, size)
+        goals += _judge(storage, measured["runs"], size)
+    return {**tables, "load goals": make_table(GOALS_HEAD, goals)}
+
+
+def _seconds(runs: dict[str, Any], way: str, state: str) -> list[float]:
+    return [run["seconds"] for run in runs[way][state]]
+
+
+def _make_table(measured: dict[str, Any], size_bytes: int) -> str:
+    head = ("load", "cold, s", "cold, GB/s", "after staging, s", "times faster", "read from disk after staging, MiB")
+    rows = []
+    for way, found in measured["runs"].items():
+        cold, staged = _seconds(measured["runs"], way, "cold"), _seconds(measured["runs"], way, "staged")
+        disk = [run["disk_bytes"] / MIB for run in found["staged"]]
+        rate = f"{size_bytes / median(cold) / 1e9:.2f}"
+        rows.append((way, spread(cold), rate, spread(staged), f"{ratio(cold, staged):.2f}", spread(disk, 0)))
+    published = measured["published"]
+    environment = " ".join(f"{name}={value}" for name, value in published["environment"].items())
+    how = "after `tune` on this storage" if published["tuned"] else "defaults of `flags`, not measured by a `tune`"
+    return f"{make_table(head, rows)}\n\nPublished ({how}): `{environment}`."
+
+
+def _judge(storage: str, runs: dict[str, Any], size_bytes: int) -> list[list[str]]:
+    published = _seconds(runs, _PUBLISHED, "staged")
+    cold_rate = size_bytes / median(_seconds(runs, _SAFETENSORS, "cold"))
+    rows = [
+        verdict(
+            f"{storage}: published, staged against its own cold",
+            ratio(_seconds(runs, _PUBLISHED, "cold"), published),
+            1,
+        ),
+        verdict(
+            f"{storage}: published, staged against cold defaults",
+            ratio(_seconds(runs, _DEFAULTS, "cold"), published),
+            1,
+        ),
+    ]
+    plain = ratio(_seconds(runs, _SAFETENSORS, "cold"), _seconds(runs, _SAFETENSORS, "staged"))
+    if cold_rate > _SLOW_BYTES_PER_SECOND:
+        return [*rows, verdict(f"{storage}: safetensors, times faster", plain, 2)]
+    parallel = ratio(_seconds(runs, _DEFAULTS, "cold"), published)
+    return [
+        *rows,
+        verdict(f"{storage}: safetensors, times faster", plain, 3),
+        verdict(f"{storage}: ParallelLoader as published, times faster than cold defaults", parallel, 3),
+    ]

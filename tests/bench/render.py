@@ -1,0 +1,58 @@
+"""Puts tables of figures into documents, between markers. Called by `__main__`.
+
+A marker is `<!-- table NAME -->`, its end `<!-- end -->`, each on a line of its own; what is between them is replaced.
+A benchmark's sentence on when and where is the table `BENCHMARK about`.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tests.bench import apply_to_ready, cold_pages, headers, load, prefetch_tables, startup, validate
+from tests.bench.figures import describe_result
+
+Tables = Callable[[dict[str, Any]], dict[str, str]]
+MAKERS: Final[dict[str, Tables]] = {
+    "staging": apply_to_ready.make_tables,
+    "prefetch": prefetch_tables.make_tables,
+    "validate": validate.make_tables,
+    "headers": headers.make_tables,
+    "load": load.make_tables,
+    "startup": startup.make_tables,
+    "cold-pages": cold_pages.make_tables,
+}
+_MARKED: Final = re.compile(
+    r"(?P<start><!-- table (?P<name>[^>]+) -->\n).*?(?P<end>^<!-- end -->$)", re.DOTALL | re.MULTILINE
+)
+
+
+def make_all_tables(result: dict[str, Any]) -> dict[str, str]:
+    """All tables of one benchmark, by name."""
+    name = result["benchmark"]
+    return {f"{name} about": describe_result(result), **MAKERS[name](result)}
+
+
+def format_result(result: dict[str, Any]) -> str:
+    """All tables of one benchmark as they are printed after it ran."""
+    return "\n\n".join(f"{name}\n\n{table}" for name, table in make_all_tables(result).items())
+
+
+def fill_in(text: str, tables: dict[str, str]) -> str:
+    """Replace what is between markers whose table is known; leave others as they are."""
+
+    def replace(found: re.Match[str]) -> str:
+        table = tables.get(found["name"])
+        return found[0] if table is None else f"{found['start']}\n{table}\n\n{found['end']}"
+
+    return _MARKED.sub(replace, text)
+
+
+def render(figures: list[Path], documents: list[Path]) -> None:
+    """Put the tables of these JSON files into these documents."""
+    tables: dict[str, str] = {}
+    for file in figures:
+        tables |= make_all_tables(json.loads(file.read_text()))
+    for document in documents:
+        document.write_text(fill_in(document.read_text(), tables))
