@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from modelweights_loader import cooling
 from modelweights_loader.checkpoint import CheckpointFile
 from modelweights_loader.cooling import cool
 from modelweights_loader.residency import MethodRefusedError, measure
-
-if TYPE_CHECKING:
-    import pytest
+from tests.checkpoints.synthetic import make_synthetic
+from tests.unit.loader.conftest import evict, run_loader
+from tests.unit.loader.memory_group import make_memory_group
 
 SIZE = 64 * 2**20
 
@@ -69,3 +70,31 @@ def test_without_cachestat_everything_is_cooled(disk: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(cooling, "count_cached_bytes", refuse)
     assert cool((_make(disk),)).cooled_bytes == SIZE
+
+
+@pytest.mark.parametrize("cold", ["--pages=Cold", "--cool"])
+def test_the_kubelet_sees_a_cooled_checkpoint_as_free_memory(disk: Path, cold: str) -> None:
+    """By the counters of a real control group, which are what the kubelet reads: active pages are "used"."""
+    model = make_synthetic(disk / "model", SIZE, shards=2)
+    evict(model)
+    with make_memory_group("cooling") as group:
+        for _ in range(2):
+            # One read may leave them inactive; validation reads them a second time.
+            assert group.run_loader("prefetch", model, "--policy", "Required").code == 0
+        before = group.stat["active_file"], group.working_set_bytes
+        normal = group.run_loader("report", model, "--pages", "Normal")
+        still = group.stat["active_file"]
+        cooled = group.run_loader("report", model, "--policy", "Required", cold)
+        after = group.stat["active_file"], group.working_set_bytes
+        resident = run_loader("residency", model).report["residentPercent"]
+        inactive = group.stat["inactive_file"]
+    assert (normal.code, cooled.code, resident) == (0, 0, 100.0)
+    assert "cooled 64.0 MiB" in cooled.stdout
+    assert "cooled" not in normal.stdout
+    # The files are most of what these processes read; the interpreter's own pages are the rest.
+    assert before[0] >= SIZE * 0.9
+    assert before[1] >= SIZE * 0.9
+    assert still >= SIZE * 0.9
+    assert after[0] <= SIZE * 0.1
+    assert after[1] <= SIZE * 0.4
+    assert inactive >= SIZE * 0.9
