@@ -1,0 +1,75 @@
+"""Asks the engines' own argument parsers, each in a process of its own. Used by the unit tests and by `__main__`."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+ENGINES: Final = ("vllm", "sglang")
+_PROGRAMS: Final = {engine: Path(__file__).with_name(f"{engine}_program.py") for engine in ENGINES}
+# Their imports take 10 s of processor time each.
+_TIMEOUT_SECONDS: Final = 240
+
+
+class EngineParserError(Exception):
+    """The parser of an engine could not be asked at all."""
+
+
+def ask(engine: str, folder: Path, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Asks one engine's parser.
+
+    Args:
+        engine: One of `ENGINES`.
+        folder: From `packages.fetch`.
+        cases: Each has `argv` (list of words), `environment` (object) and `config` (text of a file, or None).
+
+    Returns:
+        One answer for each case: `accepted`, `values` (by names of ours) and `said` (why not).
+
+    Raises:
+        EngineParserError: The process gave no answers.
+    """
+    answers: list[dict[str, Any]] = _talk(engine, folder, {"cases": cases})["answers"]
+    return answers
+
+
+def describe(engine: str, folder: Path) -> dict[str, Any]:
+    """Asks for the facts about the options that we print.
+
+    Args:
+        engine: One of `ENGINES`.
+        folder: From `packages.fetch`.
+
+    Returns:
+        See `facts.json`.
+
+    Raises:
+        EngineParserError: The process gave no answer.
+    """
+    facts: dict[str, Any] = _talk(engine, folder, {"cases": []})["facts"]
+    return facts
+
+
+def _talk(engine: str, folder: Path, request: dict[str, Any]) -> dict[str, Any]:
+    search = os.pathsep.join((str(folder / engine), str(folder / "packages")))
+    # Nothing of the caller's settings for engines may leak in; nothing may be looked up on a network.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "SGLANG_"))}
+    environment |= {"PYTHONPATH": search, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONWARNINGS": "ignore"}
+    try:
+        ended = subprocess.run(
+            [sys.executable, str(_PROGRAMS[engine])],
+            input=json.dumps(request),
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TIMEOUT_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EngineParserError(f"{engine}: no answer within {_TIMEOUT_SECONDS} s") from error
+    if ended.returncode != 0:
+        raise EngineParserError(f"{engine}: exit code {ended.returncode}\n{ended.stderr.strip()[-2000:]}")
+    answer: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1])
+    return answer

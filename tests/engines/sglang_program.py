@@ -1,0 +1,125 @@
+"""Answers with SGLang's own parser, configuration and environment. Started by `parsers`, with SGLang's files on PYTHONPATH.
+
+`accepted` means: the server's parser took the words, and its LoadConfig took the load format and its extra settings.
+"""
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+_OPTIONS = (
+    "--load-format",
+    "--model-loader-extra-config",
+    "--weight-loader-prefetch-checkpoints",
+    "--weight-loader-prefetch-num-threads",
+)
+_VARIABLES = ("SGLANG_PREFETCH_BLOCK_SIZE_MB",)
+
+
+def main() -> None:
+    """Reads the cases, writes the answers as the last line."""
+    request = json.load(sys.stdin)
+    parser = argparse.ArgumentParser()
+    importlib.import_module("sglang.srt.server_args").ServerArgs.add_cli_args(parser)
+    answers = [_answer(parser, case) for case in request["cases"]]
+    print(json.dumps({"answers": answers, "facts": _describe(parser)}))
+
+
+def _answer(parser: argparse.ArgumentParser, case: dict[str, Any]) -> dict[str, Any]:
+    merger = importlib.import_module("sglang.srt.utils.server_args_config_parser").ConfigArgumentMerger
+    said = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder:
+        argv = ["--model-path", "/models/none", *case["argv"]]
+        if case["config"] is not None:
+            path = Path(folder) / "config.yaml"
+            path.write_text(case["config"], encoding="utf-8")
+            argv += ["--config", str(path)]
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+                if case["config"] is not None:
+                    argv = merger(parser).merge_config_with_args(argv)
+                values = _read_values(parser.parse_args(argv)) | _read_environment(case["environment"])
+        except SystemExit:
+            return {"accepted": False, "values": {}, "said": said.getvalue().strip().splitlines()[-1]}
+        except ValueError as error:
+            return {"accepted": False, "values": {}, "said": str(error)}
+    return {"accepted": True, "values": values, "said": ""}
+
+
+def _read_values(arguments: argparse.Namespace) -> dict[str, Any]:
+    config = _load_config_module().LoadConfig(
+        load_format=arguments.load_format, model_loader_extra_config=arguments.model_loader_extra_config
+    )
+    return {
+        "loadFormat": str(config.load_format.value),
+        "extraConfig": config.model_loader_extra_config,
+        "prefetch": arguments.weight_loader_prefetch_checkpoints,
+        "numThreads": arguments.weight_loader_prefetch_num_threads,
+    }
+
+
+def _load_config_module() -> Any:
+    """The one file: its package imports every model's configuration, and torchvision with them."""
+    name = "sglang.srt.configs.load_config"
+    if name in sys.modules:
+        return sys.modules[name]
+    sglang = importlib.import_module("sglang")
+    path = Path(sglang.__file__ or "").parent / "srt" / "configs" / "load_config.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        message = f"{path} is not where it was"
+        raise LookupError(message)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _read_environment(environment: dict[str, str]) -> dict[str, Any]:
+    known = importlib.import_module("sglang.srt.environ").envs
+    values = {}
+    for name, text in environment.items():
+        if not hasattr(known, name):
+            message = f"SGLang knows no variable {name}"
+            raise ValueError(message)
+        os.environ[name] = text
+        try:
+            with warnings.catch_warnings():
+                # It warns of what it can't read, and takes the default: for us that is a refusal.
+                warnings.simplefilter("error")
+                values[name] = getattr(known, name).get()
+        except Warning as warning:
+            raise ValueError(str(warning)) from warning
+        finally:
+            del os.environ[name]
+    return values
+
+
+def _describe(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    known = importlib.import_module("sglang.srt.environ").envs
+    options = {}
+    for action in parser._actions:
+        for name in set(action.option_strings) & set(_OPTIONS):
+            options[name] = {
+                "default": action.default,
+                "choices": None if action.choices is None else sorted(map(str, action.choices)),
+                "kind": getattr(action.type, "__name__", str(action.type)),
+            }
+    return {
+        "version": importlib.import_module("importlib.metadata").version("sglang"),
+        "options": options,
+        "variables": {name: getattr(known, name).get() for name in _VARIABLES},
+    }
+
+
+if __name__ == "__main__":
+    main()
