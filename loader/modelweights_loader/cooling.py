@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MADV_COLD = 20
 _MADV_POPULATE_READ = 22
 # Mapped pages count as this process's memory while they are mapped: it stays far below 64 MiB.
-_WINDOW_BYTES = 2**25
+_WINDOW_BYTES = 2**24
 # Where a file is only partly resident, pieces of this size are cooled: populating the rest would read it from disk.
 _PIECE_BYTES = 2**22
 
