@@ -1,18 +1,14 @@
 """Installs the operator as a user would: images to the cluster's registry, the chart by helm. Used by demo, e2e and bench."""
 
 import json
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from tests.cluster.embedded import Embedded
 from tests.cluster.providers import Cluster
 from tests.cluster.topology import IMAGE_HOST
 from tests.images.build import ImageRef, build_images
-
-T = TypeVar("T")
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 CHART: Final = REPOSITORY / "charts/modelweights-operator"
@@ -74,30 +70,6 @@ def get_json(cluster: Cluster, *arguments: str) -> Any:
     """An object or list as kubectl gives it; None when it doesn't exist."""
     text = cluster.kubectl("get", *arguments, "--output=json", "--ignore-not-found")
     return json.loads(text) if text.strip() else None
-
-
-def poll(
-    what: str,
-    ask: Callable[[], T | None],
-    *,
-    seconds: float = 60,
-    every: float = 0.2,
-    show: Sequence[Callable[[], str]] = (),
-) -> T:
-    """Ask until the answer is true, and return it.
-
-    Raises:
-        AssertionError: It wasn't in time; the message ends with what `show` gives.
-    """
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = ask()
-        if answer:
-            return answer
-        if time.monotonic() > deadline:
-            details = "\n".join(each() for each in show)
-            raise AssertionError(f"{what}: not within {seconds:g} s; last answer: {answer!r}\n{details}")
-        time.sleep(every)
 
 
 def condition(body: dict[str, Any] | None, kind: str) -> dict[str, Any]:

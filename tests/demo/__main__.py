@@ -21,7 +21,8 @@ from tests.checkpoints.real import make_real
 from tests.cluster.errors import ClusterError
 from tests.cluster.providers import Cluster, choose
 from tests.images.engine import ImageError
-from tests.installation import MODELS_ROOT, REPOSITORY, condition, deliver_images, get_json, install, poll
+from tests.installation import MODELS_ROOT, REPOSITORY, condition, deliver_images, get_json, install
+from tests.polling import poll
 
 INSTANCE: Final = "demo"
 NAMESPACE: Final = "default"

@@ -12,17 +12,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from tests.cluster.build import ensure_program
 from tests.cluster.providers import Cluster
-from tests.installation import poll
-
-Json = dict[str, Any]
-
-MERGE: Final = "application/merge-patch+json"
-NOT_FOUND: Final = 404
+from tests.json_client import Json, JsonClient
+from tests.polling import poll
 
 _GROUPS: Final = {
     "ConfigMap": ("/api/v1", "configmaps"),
@@ -49,21 +45,13 @@ class _LocalConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-class RefusedError(AssertionError):
-    """The API server answered with an error that the test didn't expect."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(f"{status}: {text[:2000]}")
-        self.status = status
-
-
 def path_of(kind: str, namespace: str, name: str = "") -> str:
     """The path of an object, or of all of a kind in a namespace."""
     group, plural = _GROUPS[kind]
     return f"{group}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
 
 
-class Client:
+class Client(JsonClient):
     """Requests with the administrator's rights; each is one connection to the proxy."""
 
     def __init__(self, socket_path: Path) -> None:
@@ -73,59 +61,14 @@ class Client:
         """A connection for a single request."""
         return _LocalConnection(self._socket_path, timeout)
 
-    def ask(self, method: str, path: str, body: Json | None = None, content_type: str = "application/json") -> str:
-        """Return the text of an answer, or raise RefusedError."""
-        connection = self.connection()
-        try:
-            text = None if body is None else json.dumps(body)
-            connection.request(method, path, text, {"Content-Type": content_type})
-            response = connection.getresponse()
-            answer = response.read().decode(errors="replace")
-        finally:
-            connection.close()
-        if response.status >= 400:
-            raise RefusedError(response.status, answer)
-        return answer
-
-    def get(self, path: str) -> Json:
-        """Read an object or a list."""
-        answer: Json = json.loads(self.ask("GET", path))
-        return answer
-
-    def find(self, path: str) -> Json | None:
-        """Read an object, or return None when it doesn't exist."""
-        try:
-            return self.get(path)
-        except RefusedError as error:
-            if error.status == NOT_FOUND:
-                return None
-            raise
-
-    def items(self, path: str) -> list[Json]:
-        """Read a list."""
-        found: list[Json] = self.get(path)["items"]
-        return found
-
-    def create(self, body: Json) -> Json:
+    def make(self, body: Json) -> Json:
         """Create a namespaced object; it names its namespace itself."""
-        answer: Json = json.loads(self.ask("POST", path_of(body["kind"], body["metadata"]["namespace"]), body))
-        return answer
+        return self.create(path_of(body["kind"], body["metadata"]["namespace"]), body)
 
-    def patch(self, path: str, body: Json) -> Json:
-        """Change an object by a merge patch."""
-        answer: Json = json.loads(self.ask("PATCH", path, body, MERGE))
-        return answer
-
-    def delete(self, path: str, grace_seconds: int | None = None) -> None:
+    def remove(self, path: str, grace_seconds: int | None = None) -> None:
         """Delete in the background; what is gone already is fine."""
-        options: Json = {"propagationPolicy": "Background"}
-        if grace_seconds is not None:
-            options["gracePeriodSeconds"] = grace_seconds
-        try:
-            self.ask("DELETE", path, options)
-        except RefusedError as error:
-            if error.status != NOT_FOUND:
-                raise
+        grace = {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
+        self.delete(path, propagationPolicy="Background", **grace)
 
 
 @contextmanager

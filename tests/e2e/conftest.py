@@ -20,7 +20,8 @@ from tests.checkpoints.synthetic import make_synthetic
 from tests.cluster.providers import Cluster, choose
 from tests.e2e.client import Recorder, connected, selecting
 from tests.e2e.site import BIG, CORRUPT, PREPARED, REAL, SPLIT, SPLIT_SHARDS, Site
-from tests.installation import NAMESPACE, RELEASE, deliver_images, install, poll
+from tests.installation import NAMESPACE, RELEASE, deliver_images, install
+from tests.polling import poll
 
 INSTANCE = "e2e"
 TEST_TIMEOUT_SECONDS = 240

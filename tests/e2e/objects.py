@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from modelweights_operator.domain import names
-from tests.e2e.client import Json
+from tests.json_client import Json
 
 GPU_TOLERATION: Final = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 OTHER_GATE: Final = "example.com/quota"

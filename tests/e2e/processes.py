@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.cluster.providers import Cluster
-from tests.e2e.client import Json, path_of
+from tests.e2e.client import path_of
 from tests.e2e.site import Site
-from tests.installation import NAMESPACE, condition, poll
+from tests.installation import NAMESPACE, condition
+from tests.json_client import Json
+from tests.polling import poll
 
 _FREEZE: Final = r"""
 step=$1 path=$2 give_up=$3
@@ -114,7 +116,7 @@ class OperatorProcess:
         restarts = self.restarts
         self.signal("KILL")
         if restarts:
-            self._site.client.delete(path_of("Pod", NAMESPACE, self._pod["metadata"]["name"]), grace_seconds=0)
+            self._site.client.remove(path_of("Pod", NAMESPACE, self._pod["metadata"]["name"]), grace_seconds=0)
 
     def await_return(self) -> None:
         """Wait until another process than this one is ready."""

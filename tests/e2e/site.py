@@ -7,8 +7,10 @@ from typing import Final
 
 from modelweights_operator.domain import names
 from tests.cluster.providers import Cluster
-from tests.e2e.client import Client, Json, Recorder, path_of, selecting
-from tests.installation import NAMESPACE, RELEASE, Images, condition, poll
+from tests.e2e.client import Client, Recorder, path_of, selecting
+from tests.installation import NAMESPACE, RELEASE, Images, condition
+from tests.json_client import Json
+from tests.polling import poll
 
 REAL: Final = "/models/minilm"
 SPLIT: Final = "/models/minilm-split"
@@ -72,7 +74,9 @@ class Site:
     def log(self, namespace: str, name: str, container: str = "") -> str:
         """A pod's log."""
         query = f"?container={container}" if container else ""
-        return self.client.ask("GET", f"{path_of('Pod', namespace, name)}/log{query}")
+        status, text = self.client.ask("GET", f"{path_of('Pod', namespace, name)}/log{query}")
+        assert status == 200, text
+        return text
 
     def is_gated(self, namespace: str, name: str) -> bool:
         """Whether a pod waits at our gate and says so."""

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.e2e.client import Json
 from tests.e2e.objects import RESTRICTED, model_weights, models_mount, models_volume, stand_in_pod
 from tests.e2e.processes import FrozenStep, freeze_step
 from tests.e2e.site import Site
-from tests.installation import poll
+from tests.json_client import Json
+from tests.polling import poll
 
 SIZE_BYTES = 2**30
 SHARDS = 4
@@ -41,10 +41,10 @@ def staged(site: Site, module_namespace: str, big: str) -> Staged:
     before = _working_sets(site, node, datetime.now(UTC))
     prefetch, validation = {"numThreads": 3, "blockSize": "4Mi"}, {"engine": {"queueSize": 2}}
     with ThreadPoolExecutor(2) as pool, freeze_step(site.cluster, node, "validate", big, pool) as validating:
-        site.client.create(_reader(site, module_namespace, big))
+        site.client.make(_reader(site, module_namespace, big))
         with freeze_step(site.cluster, node, "prefetch", big, pool) as prefetching:
             body = model_weights(module_namespace, "big", big, node, prefetch=prefetch, validation=validation)
-            site.client.create(body)
+            site.client.make(body)
             first = prefetching()
         second = validating()
     model = site.await_condition(module_namespace, "big", seconds=120)

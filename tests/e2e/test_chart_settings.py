@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from modelweights_operator.domain import names
-from tests.e2e.client import Json
 from tests.e2e.objects import model_weights, stand_in_pod
 from tests.e2e.site import PREPARED, REAL, Site
-from tests.installation import install, poll
+from tests.installation import install
+from tests.json_client import Json
+from tests.polling import poll
 
 STALLED_SECONDS = 120
 
@@ -24,8 +25,8 @@ def usual_settings(site: Site) -> Iterator[None]:
 def test_image_that_cannot_be_pulled_stalls_and_heals(site: Site, namespace: str) -> None:
     tag = "never-pushed"
     install(site.cluster, site.images, *PREPARED, f"loader.image.tag={tag}", "prepareNodes.enabled=false")
-    site.client.create(stand_in_pod(namespace, "waiting", site.images.loader, "minilm"))
-    site.client.create(model_weights(namespace, "minilm", REAL, site.cluster.gpu_nodes[0]))
+    site.client.make(stand_in_pod(namespace, "waiting", site.images.loader, "minilm"))
+    site.client.make(model_weights(namespace, "minilm", REAL, site.cluster.gpu_nodes[0]))
     began = time.monotonic()
     site.await_condition(namespace, "minilm", "Stalled", seconds=STALLED_SECONDS)
     print(f"stalled after {time.monotonic() - began:.1f} s")
@@ -42,8 +43,8 @@ def test_without_the_right_to_label_nodes_pods_are_bound_to_hostnames(site: Site
     """Nothing but rights changes with this setting, in both directions: the operator has to notice."""
     ready = site.cluster.gpu_nodes[1]
     install(site.cluster, site.images, *PREPARED, "nodeLabels.enabled=false")
-    site.client.create(stand_in_pod(namespace, "by-hostname", site.images.loader, "minilm"))
-    site.client.create(model_weights(namespace, "minilm", REAL, ready))
+    site.client.make(stand_in_pod(namespace, "by-hostname", site.images.loader, "minilm"))
+    site.client.make(model_weights(namespace, "minilm", REAL, ready))
     model = site.await_condition(namespace, "minilm")
     pod = site.await_running(namespace, "by-hostname")
     assert _required(pod) == [{"key": "kubernetes.io/hostname", "operator": "In", "values": [ready]}]
@@ -52,7 +53,7 @@ def test_without_the_right_to_label_nodes_pods_are_bound_to_hostnames(site: Site
 
     install(site.cluster, site.images, *PREPARED)
     poll("the node has its label", lambda: set(site.node_labels(model)) == {ready})
-    site.client.create(stand_in_pod(namespace, "by-label", site.images.loader, "minilm"))
+    site.client.make(stand_in_pod(namespace, "by-label", site.images.loader, "minilm"))
     pod = site.await_running(namespace, "by-label")
     assert [each["key"] for each in _required(pod)] == [names.node_label(model["metadata"]["uid"])]
 

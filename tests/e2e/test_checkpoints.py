@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints.split import make_split, read_tensors
-from tests.e2e.client import Json, path_of
+from tests.e2e.client import path_of
 from tests.e2e.objects import model_weights, models_mount, models_volume, stand_in_pod
 from tests.e2e.site import CORRUPT, REAL, SPLIT, SPLIT_SHARDS, Site
-from tests.installation import condition, poll
+from tests.installation import condition
+from tests.json_client import Json
+from tests.polling import poll
 
 BROKEN_SHARD = f"shard-{SPLIT_SHARDS - 3}.safetensors"
 """The last one by name, since names are compared letter by letter where the break was made."""
@@ -22,9 +24,9 @@ def namespace(site: Site, module_namespace: str) -> Iterator[str]:
     """All three, staged on the second node; pods wait for the whole one and for the broken one."""
     node = site.cluster.gpu_nodes[1]
     for name in ("corrupt", "split"):
-        site.client.create(stand_in_pod(module_namespace, f"for-{name}", site.images.loader, name))
+        site.client.make(stand_in_pod(module_namespace, f"for-{name}", site.images.loader, name))
     for name, path in (("minilm", REAL), ("split", SPLIT), ("corrupt", CORRUPT)):
-        site.client.create(model_weights(module_namespace, name, path, node))
+        site.client.make(model_weights(module_namespace, name, path, node))
     yield module_namespace
     site.cluster.node_exec(node, ["rm", "-rf", CORRUPT])
     site.cluster.copy_to_node(node, site.checkpoints / "corrupt", CORRUPT)
@@ -43,7 +45,7 @@ def test_shards_come_in_natural_order(site: Site, namespace: str) -> None:
     site.await_condition(namespace, "split")
     command = {"command": ["modelweights-loader", "residency", "--json", SPLIT], **models_mount()}
     pod = stand_in_pod(namespace, "order", site.images.loader, "split", container=command, **models_volume())
-    site.client.create(pod)
+    site.client.make(pod)
     site.await_phase(namespace, "order", "Succeeded")
     shards = [Path(entry["path"]).name for entry in json.loads(site.log(namespace, "order"))["files"]]
     assert shards == [f"shard-{number}.safetensors" for number in range(1, SPLIT_SHARDS + 1)]

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.e2e.client import Json
 from tests.e2e.objects import RESTRICTED, model_weights, stand_in_pod
 from tests.e2e.site import REAL, Site
 from tests.installation import condition
+from tests.json_client import Json
 
 OTHER_UID = 4711
 RESIDENT_PERCENT = 99
@@ -55,14 +55,14 @@ def restricted(site: Site, make_namespace: Callable[[str, str], str]) -> Iterato
 def test_claim_is_staged_where_only_restricted_pods_are_let_in(site: Site, restricted: str) -> None:
     body = model_weights(restricted, "claimed", "", site.cluster.gpu_nodes[0])
     body["spec"]["source"] = {"persistentVolumeClaim": {"claimName": "weights", "path": REAL.removeprefix("/models/")}}
-    site.client.create(body)
+    site.client.make(body)
     model = site.await_condition(restricted, "claimed")
     assert condition(model, "Available")["status"] == "True"
     assert list(model["status"]["nodes"]) == [site.cluster.gpu_nodes[0]]
     pods = {pod["spec"].get("nodeName") for _, pod in site.record.history("pods", restricted)}
     assert pods - {None} == {site.cluster.gpu_nodes[0]}
 
-    site.client.create(_reader(site, restricted))
+    site.client.make(_reader(site, restricted))
     site.await_phase(restricted, "reader", "Succeeded")
     found = json.loads(site.log(restricted, "reader"))
     print(f"residency in a restricted pod, uid {OTHER_UID}: {found['residentPercent']} %, {found['residencyMethod']}")

@@ -2,28 +2,30 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.e2e.client import Json, path_of
+from tests.e2e.client import path_of
 from tests.e2e.objects import model_weights
 from tests.e2e.processes import freeze_step
 from tests.e2e.site import REAL, Site
-from tests.installation import NAMESPACE, RELEASE, poll
+from tests.installation import NAMESPACE, RELEASE
+from tests.json_client import Json
+from tests.polling import poll
 
 SLOW, FAST = "slow-to-stage", "staged"
 
 
 def _stage_one_and_hold_another(site: Site, namespace: str) -> None:
-    site.client.create(model_weights(namespace, FAST, REAL, site.cluster.gpu_nodes[1]))
+    site.client.make(model_weights(namespace, FAST, REAL, site.cluster.gpu_nodes[1]))
     model = site.await_condition(namespace, FAST)
     assert set(site.node_labels(model)) == {site.cluster.gpu_nodes[1]}
     assert site.client.find(path_of("ConfigMap", namespace, FAST)) is not None
-    site.client.create(model_weights(namespace, SLOW, REAL, site.cluster.gpu_nodes[0]))
+    site.client.make(model_weights(namespace, SLOW, REAL, site.cluster.gpu_nodes[0]))
 
 
 def _delete_both_and_see_all_gone(site: Site, namespace: str) -> None:
     staged = site.client.get(path_of("ModelWeights", namespace, FAST))
     assert "finalizers" not in staged["metadata"]
     for name in (FAST, SLOW):
-        site.client.delete(path_of("ModelWeights", namespace, name))
+        site.client.remove(path_of("ModelWeights", namespace, name))
     both = path_of("ModelWeights", namespace)
     poll("both are gone", lambda: not site.client.items(both), seconds=5)
     poll("its ConfigMap is gone", lambda: site.client.find(path_of("ConfigMap", namespace, FAST)) is None)

@@ -7,11 +7,13 @@ from datetime import datetime
 import pytest
 
 from modelweights_operator.domain import names
-from tests.e2e.client import Json, path_of, version
+from tests.e2e.client import path_of, version
 from tests.e2e.objects import OTHER_GATE, model_weights, stand_in_pod
 from tests.e2e.processes import FrozenStep, freeze_step
 from tests.e2e.site import REAL, Site
-from tests.installation import condition, poll
+from tests.installation import condition
+from tests.json_client import Json
+from tests.polling import poll
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,12 @@ def run(site: Site, module_namespace: str) -> Run:
     namespace = module_namespace
     slow, _ = site.cluster.gpu_nodes
     settings = {"envFrom": [{"configMapRef": {"name": "minilm"}}]}
-    site.client.create(stand_in_pod(namespace, "waiting", site.images.loader, "minilm", container=settings))
-    site.client.create(stand_in_pod(namespace, "other-gate", site.images.loader, "minilm", gates=(OTHER_GATE,)))
+    site.client.make(stand_in_pod(namespace, "waiting", site.images.loader, "minilm", container=settings))
+    site.client.make(stand_in_pod(namespace, "other-gate", site.images.loader, "minilm", gates=(OTHER_GATE,)))
     poll("the pods say that they are gated", lambda: site.is_gated(namespace, "waiting"))
     with ThreadPoolExecutor(1) as pool, freeze_step(site.cluster, slow, "prefetch", REAL, pool) as frozen:
         gated = site.is_gated(namespace, "waiting")
-        site.client.create(model_weights(namespace, "minilm", REAL))
+        site.client.make(model_weights(namespace, "minilm", REAL))
         process = frozen()
         site.await_condition(namespace, "minilm", "Available")
         pod = site.await_running(namespace, "waiting")

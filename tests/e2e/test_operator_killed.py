@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import pytest
 
 from modelweights_operator.domain import names
-from tests.e2e.client import Json, version
+from tests.e2e.client import version
 from tests.e2e.objects import OTHER_GATE, model_weights, stand_in_pod
 from tests.e2e.processes import OperatorProcess, freeze_step
 from tests.e2e.site import REAL, Site
-from tests.installation import condition, poll
+from tests.installation import condition
+from tests.json_client import Json
+from tests.polling import poll
 
 READY_SECONDS = 30
 WAITING_PODS = 40
@@ -32,7 +34,7 @@ class Scene:
 
     def start(self) -> None:
         """Apply the ModelWeights."""
-        self.site.client.create(model_weights(self.namespace, "minilm", self.path))
+        self.site.client.make(model_weights(self.namespace, "minilm", self.path))
 
     def kill(self) -> None:
         """Kill the operator and say what stood."""
@@ -85,7 +87,7 @@ def _while_gates_are_lifted(scene: Scene) -> None:
     for number in range(WAITING_PODS):
         name = f"waiting-{number}"
         body = stand_in_pod(scene.namespace, name, scene.site.images.loader, "minilm", gates=(OTHER_GATE,))
-        scene.site.client.create(body)
+        scene.site.client.make(body)
     scene.start()
     # Asked of what the watch has brought, since a question to the API server takes longer than a lift.
     poll("a gate is lifted", lambda: _lifted(scene.site, scene.namespace), every=0.001)

@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 
-from tests.e2e.client import Json
 from tests.e2e.objects import RESTRICTED, model_weights, models_mount, models_volume, stand_in_pod
 from tests.e2e.site import REAL, Site
-from tests.installation import poll
+from tests.json_client import Json
+from tests.polling import poll
 
 PATH = "/models/waited"
 MARKERS = "/models/.modelweights"
@@ -19,7 +19,7 @@ def namespace(site: Site, module_namespace: str) -> str:
     for number, node in enumerate(site.cluster.gpu_nodes, start=1):
         site.cluster.node_exec(node, ["rm", "-rf", PATH, f"{MARKERS}/waited.json"])
         site.cluster.node_exec(node, ["cp", "-al", REAL, PATH])
-        site.client.create(_waiting_pod(site, module_namespace, f"on-{number}", node))
+        site.client.make(_waiting_pod(site, module_namespace, f"on-{number}", node))
     return module_namespace
 
 
@@ -46,7 +46,7 @@ def test_pod_is_scheduled_and_waits_for_the_marker_of_its_node(site: Site, names
     staged, other = site.cluster.gpu_nodes
     for name in ("on-1", "on-2"):
         poll(f"{name} waits in its init container", partial(_is_waiting, site, namespace, name))
-    site.client.create(model_weights(namespace, "waited", PATH, staged))
+    site.client.make(model_weights(namespace, "waited", PATH, staged))
     site.await_condition(namespace, "waited")
     marker = site.cluster.node_exec(staged, ["cat", f"{MARKERS}/waited.json"])
     started = site.await_running(namespace, "on-1")

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from modelweights_operator.domain import names
-from tests.e2e.client import Json, path_of, version
+from tests.e2e.client import path_of, version
 from tests.e2e.objects import controller, model_weights, stand_in_pod
 from tests.e2e.site import REAL, Site
-from tests.installation import condition, poll
+from tests.installation import condition
+from tests.json_client import Json
+from tests.polling import poll
 
 KINDS = ("Deployment", "StatefulSet", "DaemonSet", "Job")
 GPU_NODES: dict[str, Any] = {"nodeSelector": {"nvidia.com/gpu.present": "true"}}
@@ -25,10 +27,10 @@ def namespace(site: Site, module_namespace: str) -> str:
             module_namespace, kind.lower(), site.images.loader, "minilm", container=container, **GPU_NODES
         )
         extra = {"serviceName": "none"} if kind == "StatefulSet" else {}
-        site.client.create(controller(kind, pod, **extra))
+        site.client.make(controller(kind, pod, **extra))
     expected = len(KINDS) + 1  # The DaemonSet has one on each GPU node.
     poll("all pods are gated", lambda: len(_gated(site, module_namespace)) == expected)
-    site.client.create(model_weights(module_namespace, "minilm", REAL, site.cluster.gpu_nodes[0]))
+    site.client.make(model_weights(module_namespace, "minilm", REAL, site.cluster.gpu_nodes[0]))
     site.await_condition(module_namespace, "minilm")
     return module_namespace
 
@@ -106,7 +108,7 @@ def test_requirement_that_cannot_be_met_is_told_on_the_pod(
     site: Site, namespace: str, require: str, reason: str, said: str
 ) -> None:
     name = reason.lower()
-    site.client.create(stand_in_pod(namespace, name, site.images.loader, require))
+    site.client.make(stand_in_pod(namespace, name, site.images.loader, require))
 
     def event() -> Json | None:
         events = site.client.items(f"/api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name={name}")

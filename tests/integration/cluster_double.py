@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.integration.client import Json, Kube, core_path, job_path, model_path, poll
+from tests.integration.client import Kube, core_path, job_path, model_path
+from tests.json_client import Json
+from tests.polling import poll
 
 DIGEST = "sha256:" + "a" * 64
 OTHER_DIGEST = "sha256:" + "b" * 64
@@ -102,7 +104,7 @@ class Team:
                 "",
             )
 
-        return poll(probe, f"{kind}={status} {reason}", seconds)
+        return poll(f"{kind}={status} {reason}", probe, seconds=seconds)
 
     def state(self, node: str, name: str = "llama") -> str:
         entry = self.model(name).get("status", {}).get("nodes", {}).get(self.node_name(node), {})
@@ -122,7 +124,7 @@ class Team:
         return None
 
     def wait_for_job(self, node: str) -> Json:
-        return poll(lambda: self.job_of(node), f"a Job for {node}")
+        return poll(f"a Job for {node}", lambda: self.job_of(node))
 
     def end(self, job: Json, text: str) -> None:
         """Play kubelet and Job controller: the pod's last step says `text`, and the Job ends as its exit code says."""

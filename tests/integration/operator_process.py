@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.integration.client import poll
+from tests.polling import poll
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -56,7 +56,7 @@ class OperatorProcess:
             argv = [sys.executable, "-m", "modelweights_operator"]
             self._process = subprocess.Popen(argv, env=self._environment, stdout=log, stderr=log, cwd="/")
         if wait:
-            poll(lambda: self.probe("readyz") == 200, f"the operator is ready; {self._log}", 30)
+            poll(f"the operator is ready; {self._log}", lambda: self.probe("readyz") == 200, seconds=30)
 
     def probe(self, what: str) -> int:
         """The status of `/healthz` or `/readyz`; 0 without an answer."""

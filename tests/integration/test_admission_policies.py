@@ -9,7 +9,9 @@ import pytest
 from modelweights_operator.domain import gate, names
 from modelweights_operator.kube import convert
 from tests.cluster.api import ApiServer
-from tests.integration.client import MERGE, STRATEGIC, Json, Kube, RefusedError, core_path, poll
+from tests.integration.client import Kube, core_path
+from tests.json_client import MERGE, STRATEGIC, Json, RefusedError
+from tests.polling import poll
 
 DIGEST = "sha256:" + "a" * 64
 GATE = {"name": "modelweights.io/staged"}
@@ -56,7 +58,7 @@ def active(admin: Kube, account: Kube) -> None:
     make_pod(admin, "probe")
     admin.create("/api/v1/nodes", {"metadata": {"name": "probe"}})
     for path in (core_path("probe", "pods", "server"), "/api/v1/nodes/probe"):
-        poll(lambda path=path: is_denied(account, path, {"metadata": {"labels": {"x": "y"}}}), f"policy for {path}")  # type: ignore[misc]
+        poll(f"policy for {path}", lambda path=path: is_denied(account, path, {"metadata": {"labels": {"x": "y"}}}))  # type: ignore[misc]
 
 
 def is_denied(user: Kube, path: str, patch: Json, content_type: str = MERGE) -> str:
@@ -239,5 +241,5 @@ def test_another_user_with_the_same_rights_is_not_touched(server: ApiServer, adm
     def cordoned() -> bool:
         return someone.ask("PATCH", path, {"spec": {"unschedulable": True}}, MERGE)[0] == 200
 
-    poll(cordoned, "someone else cordons")
+    poll("someone else cordons", cordoned)
     assert admin.get(path)["spec"]["unschedulable"] is True

@@ -6,7 +6,9 @@ import pytest
 
 from tests.cluster.api import ApiServer
 from tests.cluster.errors import CommandError
-from tests.integration.client import Json, Kube, RefusedError, model_path, poll
+from tests.integration.client import Kube, model_path
+from tests.json_client import Json, RefusedError
+from tests.polling import poll
 
 HOST = {"hostPath": {"path": "/models/x"}}
 
@@ -43,6 +45,10 @@ def prefetch(**fields: Any) -> Json:
     return {"source": HOST, "prefetch": fields}
 
 
+def engine(**fields: Any) -> Json:
+    return {"source": HOST, "validation": {"engine": fields}}
+
+
 def staging(**fields: Any) -> Json:
     return {"source": HOST, "staging": fields}
 
@@ -61,7 +67,14 @@ ACCEPTED = {
     "one thread": prefetch(numThreads=1),
     "all percent": prefetch(minResidentPercent=100),
     "labels of a queue": staging(labels={"kueue.x-k8s.io/queue-name": "a"}, annotations={"a": "b"}),
-    "a serial queue": {"source": HOST, "validation": {"engine": {"queueSize": -1}}},
+    "a serial queue": engine(queueSize=-1),
+    "safetensors as the engine's library": engine(loadFormat="safetensors"),
+    "a group of ranks": engine(tensorParallelSize=16),
+    "a group of one with safetensors": engine(tensorParallelSize=1, loadFormat="safetensors"),
+    "measured settings": engine(selection="Measured"),
+    "every bit compared": {"source": HOST, "validation": {"mode": "Full"}},
+    "what nobody can measure": prefetch(policy="Required", unknownResidency="Accept"),
+    "pages that stay": prefetch(pages="Normal"),
 }
 
 REJECTED = {
@@ -104,6 +117,15 @@ REJECTED = {
     "a label of ours": (staging(labels={"modelweights.io/x": "y"}), "labels must not start with modelweights.io/"),
     "a label of the Job's": (staging(labels={"batch.kubernetes.io/job-name": "y"}), "labels must not start with"),
     "an annotation of ours": (staging(annotations={"modelweights.io/x": "y"}), "annotations must not start with"),
+    "a group with safetensors": (
+        engine(tensorParallelSize=2, loadFormat="safetensors"),
+        "tensorParallelSize above 1 needs loadFormat fastsafetensors",
+    ),
+    "too many ranks": (engine(tensorParallelSize=17), "should be less than or equal to 16"),
+    "another library": (engine(loadFormat="pickle"), "Unsupported value"),
+    "another selection": (engine(selection="Guess"), "Unsupported value"),
+    "another answer to the unknown": (prefetch(unknownResidency="Perhaps"), "Unsupported value"),
+    "another temperature": (prefetch(pages="Hot"), "Unsupported value"),
     "root": (staging(uid=0), "should be greater than or equal to 1"),
     "an unknown mode": ({"source": HOST, "validation": {"mode": "Guess"}}, "Unsupported value"),
     "no nodes needed": ({"source": HOST, "placement": {"minAvailableNodes": 0}}, "should be greater than or equal to 1"),
@@ -143,8 +165,19 @@ def test_defaults_are_filled_in(admin: Kube, namespace: str) -> None:
             "blockSize": "16Mi",
             "policy": "BestEffort",
             "minResidentPercent": 95,
+            "unknownResidency": "Fail",
+            "pages": "Cold",
         },
-        "validation": {"mode": "Load", "engine": {"queueSize": 0}, "timeoutSeconds": 0},
+        "validation": {
+            "mode": "Load",
+            "engine": {
+                "selection": "Fixed",
+                "loadFormat": "fastsafetensors",
+                "tensorParallelSize": 1,
+                "queueSize": 0,
+            },
+            "timeoutSeconds": 0,
+        },
         "staging": {"resources": {"requests": {"cpu": "100m", "memory": "256Mi"}}, "uid": 65532},
         "suspend": False,
     }
@@ -217,7 +250,7 @@ def test_kubectl_explains_the_fields(server: ApiServer, chart: str) -> None:
     def explained() -> str:
         return server.kubectl("explain", "mw.spec.prefetch", check=False)
 
-    text = poll(lambda: found if "numThreads" in (found := explained()) else "", "kubectl explain")
+    text = poll("kubectl explain", lambda: found if "numThreads" in (found := explained()) else "")
     assert "How it is read into the page cache." in text
     assert "Threads that read, as in the engines." in text
     assert "blockSize" in text

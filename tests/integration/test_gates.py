@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from modelweights_operator.domain import names
-from tests.integration.client import Json, core_path, model_path, poll
+from tests.integration.client import core_path, model_path
 from tests.integration.cluster_double import DIGEST, Team
+from tests.json_client import Json
+from tests.polling import poll
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -35,7 +37,7 @@ def told(team: Team, name: str = "server") -> list[tuple[str, str]]:
 
 
 def wait_told(team: Team, reason: str, name: str = "server") -> str:
-    return poll(lambda: next((text for kind, text in told(team, name) if kind == reason), ""), f"{reason} on {name}")
+    return poll(f"{reason} on {name}", lambda: next((text for kind, text in told(team, name) if kind == reason), ""))
 
 
 def test_the_gate_opens_only_after_available_and_towards_the_label(team: Team) -> None:
@@ -46,7 +48,7 @@ def test_the_gate_opens_only_after_available_and_towards_the_label(team: Team) -
     team.wait_for_job("a")
     assert names.GATE in gates(team)
     team.stage("a")
-    poll(lambda: names.GATE not in gates(team), "the gate opens")
+    poll("the gate opens", lambda: names.GATE not in gates(team))
     lifted = pod(team)
     assert gates(team) == ["example.com/quota"]
     assert lifted["metadata"]["annotations"][names.DIGEST_ANNOTATION] == DIGEST
@@ -66,7 +68,7 @@ def test_a_pod_that_comes_later_starts_at_once(team: Team) -> None:
     team.stage("a")
     team.wait_for("Ready", "True")
     add_pod(team)
-    poll(lambda: names.GATE not in gates(team), "the gate opens", 5)
+    poll("the gate opens", lambda: names.GATE not in gates(team), seconds=5)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_a_require_that_is_met_later_opens_then(team: Team) -> None:
     team.add_node("a")
     team.create_model()
     team.stage("a")
-    poll(lambda: names.GATE not in gates(team), "the gate opens")
+    poll("the gate opens", lambda: names.GATE not in gates(team))
 
 
 def test_too_few_nodes_keep_the_gate_shut(team: Team) -> None:
@@ -104,10 +106,10 @@ def test_too_few_nodes_keep_the_gate_shut(team: Team) -> None:
         team.add_node(node)
     team.create_model(placement={"nodeSelector": {"team": team.namespace}, "minAvailableNodes": 2})
     team.stage("a")
-    poll(lambda: team.state("a") == "Ready Staged", "the first node is ready")
+    poll("the first node is ready", lambda: team.state("a") == "Ready Staged")
     assert names.GATE in gates(team)
     team.stage("b")
-    poll(lambda: names.GATE not in gates(team), "the gate opens")
+    poll("the gate opens", lambda: names.GATE not in gates(team))
 
 
 def test_a_pod_of_two_models_waits_for_both(team: Team) -> None:
@@ -119,7 +121,7 @@ def test_a_pod_of_two_models_waits_for_both(team: Team) -> None:
     assert names.GATE in gates(team)
     team.create_model("qwen")
     team.stage("a")
-    poll(lambda: names.GATE not in gates(team), "the gate opens")
+    poll("the gate opens", lambda: names.GATE not in gates(team))
     assert pod(team)["metadata"]["annotations"][names.DIGEST_ANNOTATION] == f"{DIGEST},{DIGEST}"
 
 
@@ -134,7 +136,7 @@ def test_a_pod_bound_to_a_node_waits_for_that_node(team: Team) -> None:
     team.wait_for("Available", "True")
     assert names.GATE in gates(team)
     team.stage("b")
-    poll(lambda: names.GATE not in gates(team), "the gate opens")
+    poll("the gate opens", lambda: names.GATE not in gates(team))
 
 
 def test_a_deleted_model_opens_nothing(team: Team) -> None:
@@ -143,7 +145,7 @@ def test_a_deleted_model_opens_nothing(team: Team) -> None:
     team.stage("a")
     team.wait_for("Ready", "True")
     team.admin.delete(model_path(team.namespace, "llama"))
-    poll(lambda: team.staged_labels("a") == {}, "the label goes")
+    poll("the label goes", lambda: team.staged_labels("a") == {})
     add_pod(team)
     wait_told(team, "RequireNotFound")
     assert names.GATE in gates(team)

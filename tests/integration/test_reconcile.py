@@ -7,9 +7,11 @@ import pytest
 import yaml
 
 from tests.cluster.api import ApiServer
-from tests.integration.client import MODELS, Json, core_path, job_path, model_path, poll
+from tests.integration.client import MODELS, core_path, job_path, model_path
 from tests.integration.cluster_double import DIGEST, OTHER_DIGEST, Team, failure, report
 from tests.integration.operator_process import OperatorProcess
+from tests.json_client import Json
+from tests.polling import poll
 
 pytestmark = pytest.mark.usefixtures("operator")
 ALL_MODELS = f"{MODELS}/modelweights"
@@ -44,8 +46,8 @@ def test_staged_to_ready(team: Team) -> None:
     assert team.staged_labels("a") == team.staged_labels("b")
     settings = team.admin.get(core_path(team.namespace, "configmaps", "llama"))
     assert settings["data"]["MODEL_PATH"] == "/models/llama"
-    poll(lambda: not team.admin.items(job_path(team.namespace)), "good Jobs are gone")
-    poll(lambda: not team.admin.items(core_path(team.namespace, "pods")), "and their pods with them")
+    poll("good Jobs are gone", lambda: not team.admin.items(job_path(team.namespace)))
+    poll("and their pods with them", lambda: not team.admin.items(core_path(team.namespace, "pods")))
     reasons = {event["reason"] for event in team.admin.items(core_path(team.namespace, "events"))}
     assert {"Available", "Ready"} <= reasons
 
@@ -62,7 +64,7 @@ def test_each_write_of_the_status_changes_something_and_they_are_few(team: Team)
     version = team.create_model()["metadata"]["resourceVersion"]
     team.stage("a")
     team.wait_for("Ready", "True")
-    poll(lambda: not team.admin.items(job_path(team.namespace)), "the Job is gone")
+    poll("the Job is gone", lambda: not team.admin.items(job_path(team.namespace)))
     found = status_changes(team, version)
     everywhere = team.admin.history(ALL_MODELS, version)
     # No request came to nothing; other tests' objects may have been written in the meantime.
@@ -73,7 +75,7 @@ def test_each_write_of_the_status_changes_something_and_they_are_few(team: Team)
 
 def test_nothing_is_written_when_nothing_changes(team: Team) -> None:
     make_ready(team, "a")
-    poll(lambda: not team.admin.items(job_path(team.namespace)), "the Job is gone")
+    poll("the Job is gone", lambda: not team.admin.items(job_path(team.namespace)))
     version = team.model()["metadata"]["resourceVersion"]
     writes = team.admin.status_writes()
     for wake in range(5):
@@ -91,7 +93,7 @@ def test_a_second_identical_apply_changes_nothing(server: ApiServer, team: Team)
     server.kubectl("apply", "--server-side", "-f", "-", input=manifest)
     team.stage("a")
     team.wait_for("Ready", "True")
-    poll(lambda: not team.admin.items(job_path(team.namespace)), "the Job is gone")
+    poll("the Job is gone", lambda: not team.admin.items(job_path(team.namespace)))
     before = team.model()["metadata"]
     server.kubectl("apply", "--server-side", "-f", "-", input=manifest)
     after = team.model()["metadata"]
@@ -106,8 +108,8 @@ def test_an_edit_in_mid_run_replaces_the_job_and_publishes_the_new_only(team: Te
     first = team.wait_for_job("a")
     team.admin.patch(model_path(team.namespace, "llama"), {"spec": {"prefetch": {"numThreads": 3}}})
     second = poll(
-        lambda: job if (job := team.job_of("a")) and job["metadata"]["uid"] != first["metadata"]["uid"] else None,
         "a new Job",
+        lambda: job if (job := team.job_of("a")) and job["metadata"]["uid"] != first["metadata"]["uid"] else None,
     )
     annotation = "modelweights.io/staging-digest"
     assert second["metadata"]["annotations"][annotation] != first["metadata"]["annotations"][annotation]
@@ -124,7 +126,7 @@ def test_toggling_suspend_stages_nothing_again(team: Team) -> None:
     version = team.admin.get(job_path(team.namespace))["metadata"]["resourceVersion"]
     for suspend, generation in ((True, 2), (False, 3)):
         team.admin.patch(where, {"spec": {"suspend": suspend}})
-        poll(lambda generation=generation: team.model()["status"]["observedGeneration"] == generation, "observed")  # type: ignore[misc]
+        poll("observed", lambda generation=generation: team.model()["status"]["observedGeneration"] == generation)  # type: ignore[misc]
     assert team.conditions()["Ready"] == ("True", "AllNodesReady")
     assert [event for event in team.admin.history(job_path(team.namespace), version) if event["type"] == "ADDED"] == []
 
@@ -137,8 +139,8 @@ def test_nodes_that_join_go_and_are_relabelled(team: Team) -> None:
     team.stage("b")
     team.wait_for("Ready", "True")
     team.label_node("b", {"team": "other"})
-    poll(lambda: team.staged_labels("b") == {}, "the label goes")
-    poll(lambda: team.model()["status"]["nodes"].keys() == {team.node_name("a")}, "the entry goes")
+    poll("the label goes", lambda: team.staged_labels("b") == {})
+    poll("the entry goes", lambda: team.model()["status"]["nodes"].keys() == {team.node_name("a")})
     team.delete_node("a")
     team.wait_for("Ready", "False", "NoNodes")
     team.wait_for("Available", "False")
@@ -149,7 +151,7 @@ def test_a_node_that_goes_in_mid_run_takes_its_job_along(team: Team) -> None:
     team.create_model()
     team.wait_for_job("a")
     team.delete_node("a")
-    poll(lambda: not team.admin.items(job_path(team.namespace)), "the Job goes")
+    poll("the Job goes", lambda: not team.admin.items(job_path(team.namespace)))
     team.wait_for("Ready", "False", "NoNodes")
 
 
@@ -238,7 +240,9 @@ def test_a_job_that_lost_its_labels_is_told_and_the_next_one_stages(team: Team) 
     team.admin.patch(path, {"metadata": {"labels": {"modelweights.io/owner-uid": None}}})
     message = team.wait_for("Stalled", "True", "JobRefused")
     assert f"Job {team.namespace}/{lost} exists without the operator's labels" in message
-    job = poll(lambda: next((item for item in team.jobs() if item["metadata"]["name"] != lost), None), "next", 30)
+    job = poll(
+        "next", lambda: next((item for item in team.jobs() if item["metadata"]["name"] != lost), None), seconds=30
+    )
     team.end(job, report())
     team.wait_for("Ready", "True")
     assert team.admin.find(path) is not None
@@ -296,14 +300,14 @@ def test_one_malformed_object_stalls_alone(team: Team) -> None:
     team.add_node("a")
     bad = team.manifest("bad", prefetch={"numThreads": 300, "blockSize": "4Ki"})
     team.admin.patch(crd, {"spec": {"versions": relaxed}})
-    poll(lambda: team.admin.ask("POST", model_path(team.namespace), bad)[0] == 201, "the CRD is relaxed")
+    poll("the CRD is relaxed", lambda: team.admin.ask("POST", model_path(team.namespace), bad)[0] == 201)
     team.admin.patch(crd, {"spec": {"versions": schema}})
     poll(
+        "and strict again",
         lambda: (
             team.admin.ask("POST", f"{model_path(team.namespace)}?dryRun=All", {**bad, "metadata": {"name": "bad2"}})[0]
             == 422
         ),
-        "and strict again",
     )
     assert "spec.prefetch.numThreads" in team.wait_for("Stalled", "True", "InvalidSpec", name="bad")
     team.create_model()
@@ -336,7 +340,7 @@ def test_a_long_name_with_dots_is_staged_and_gets_its_events(team: Team) -> None
         return {event["reason"] for event in team.admin.items(path) if event["involvedObject"]["name"] == name}
 
     # Events follow the status that they tell of.
-    poll(lambda: "Ready" in told(), "the event is there")
+    poll("the event is there", lambda: "Ready" in told())
 
 
 def test_labels_go_with_the_object_and_others_stay(team: Team) -> None:
@@ -346,7 +350,7 @@ def test_labels_go_with_the_object_and_others_stay(team: Team) -> None:
     team.wait_for("Ready", "True", name="other")
     assert len(team.staged_labels("a")) == 2
     team.admin.delete(model_path(team.namespace, "other"))
-    poll(lambda: len(team.staged_labels("a")) == 1, "the label of the deleted one goes")
+    poll("the label of the deleted one goes", lambda: len(team.staged_labels("a")) == 1)
     assert team.conditions()["Available"] == ("True", "NodesStaged")
 
 
@@ -355,8 +359,8 @@ def test_jobs_and_settings_go_with_the_object(team: Team) -> None:
     team.add_node("b")
     team.wait_for_job("b")
     team.admin.delete(model_path(team.namespace, "llama"))
-    poll(lambda: not team.admin.items(job_path(team.namespace)), "the Job goes")
-    poll(lambda: team.admin.find(core_path(team.namespace, "configmaps", "llama")) is None, "the ConfigMap goes")
+    poll("the Job goes", lambda: not team.admin.items(job_path(team.namespace)))
+    poll("the ConfigMap goes", lambda: team.admin.find(core_path(team.namespace, "configmaps", "llama")) is None)
 
 
 def test_a_foreground_deletion_in_mid_run_ends(team: Team) -> None:
@@ -366,8 +370,8 @@ def test_a_foreground_deletion_in_mid_run_ends(team: Team) -> None:
     team.wait_for_job("b")
     path = model_path(team.namespace, "llama")
     team.admin.delete(path, propagationPolicy="Foreground")
-    poll(lambda: team.admin.find(path) is None, "the object goes")
-    poll(lambda: not team.staged_labels("a"), "its label goes")
+    poll("the object goes", lambda: team.admin.find(path) is None)
+    poll("its label goes", lambda: not team.staged_labels("a"))
     assert team.admin.items(job_path(team.namespace)) == []
 
 

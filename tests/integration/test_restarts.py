@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.api import ApiServer
-from tests.integration.client import core_path, job_path, model_path, poll
+from tests.integration.client import core_path, job_path, model_path
 from tests.integration.cluster_double import DIGEST, Team, report
 from tests.integration.conftest import SYSTEM
 from tests.integration.operator_process import OperatorProcess
+from tests.polling import poll
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_killed_at_any_moment_it_makes_no_second_job(team: Team, mortal: Operato
     team.wait_for("Ready", "True", seconds=30)
     assert created_jobs(team, version) == sorted(map(team.node_name, nodes))
     assert team.model()["status"]["published"]["manifestDigest"] == DIGEST
-    poll(lambda: not team.admin.items(job_path(team.namespace)), "good Jobs are gone")
+    poll("good Jobs are gone", lambda: not team.admin.items(job_path(team.namespace)))
 
 
 def test_what_was_deleted_while_it_was_away_is_swept_up(team: Team, mortal: OperatorProcess) -> None:
@@ -61,7 +62,7 @@ def test_what_was_deleted_while_it_was_away_is_swept_up(team: Team, mortal: Oper
     team.admin.delete(model_path(team.namespace, "llama"))
     assert len(team.staged_labels("a")) == 1
     mortal.start()
-    poll(lambda: team.staged_labels("a") == {}, "the label goes")
+    poll("the label goes", lambda: team.staged_labels("a") == {})
 
 
 def test_what_happened_while_it_was_away_is_caught_up(team: Team, mortal: OperatorProcess) -> None:
@@ -110,7 +111,7 @@ def test_without_rights_it_ends_with_one_line_that_names_them(server: ApiServer,
     stranger = OperatorProcess(server.kubeconfig_for_service_account(SYSTEM, "stranger"), tmp_path / "log")
     stranger.start(wait=False)
     try:
-        poll(lambda: "lacks these rules" in stranger.log(), "the message", 30)
+        poll("the message", lambda: "lacks these rules" in stranger.log(), seconds=30)
         assert stranger.wait() == 1
     finally:
         stranger.kill()

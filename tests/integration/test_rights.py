@@ -12,8 +12,9 @@ from modelweights_operator import errors
 from modelweights_operator.kube import rights
 from modelweights_operator.kube.client import Api
 from tests.cluster.api import ApiServer
-from tests.integration.client import Kube, poll
+from tests.integration.client import Kube
 from tests.integration.conftest import SYSTEM, render
+from tests.polling import poll
 
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
@@ -66,7 +67,7 @@ class Roles:
             {key: binding[key] for key in ("roleRef", "subjects")} | {"metadata": {"name": binding["metadata"]["name"]}}
         )
         self._admin.delete(f"{BINDINGS}/{OTHER}-{feature}")
-        poll(lambda: not reviewed(self._user, probe), f"{probe} taken away")
+        poll(f"{probe} taken away", lambda: not reviewed(self._user, probe))
 
     def take_rule(self, rule: rights.Rule) -> None:
         resource = f"{rule.resource}/{rule.subresource}" if rule.subresource else rule.resource
@@ -80,14 +81,14 @@ class Roles:
             else:
                 rules.append(each)
         self._admin.patch(f"{ROLES}/{OTHER}-core", {"rules": rules})
-        poll(lambda: not reviewed(self._user, rule), f"{rule} taken away")
+        poll(f"{rule} taken away", lambda: not reviewed(self._user, rule))
 
     def restore(self) -> None:
         for binding in self._bindings:
             self._admin.create(BINDINGS, binding)
         self._admin.patch(f"{ROLES}/{OTHER}-core", {"rules": self._core})
         for rule in (*rights.REQUIRED, rights.LIFT_PODS, rights.LABEL_NODES):
-            poll(lambda rule=rule: reviewed(self._user, rule), f"{rule} given back")  # type: ignore[misc]
+            poll(f"{rule} given back", lambda rule=rule: reviewed(self._user, rule))  # type: ignore[misc]
 
 
 @pytest.fixture
