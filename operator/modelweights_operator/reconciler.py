@@ -68,11 +68,7 @@ class Reconciler:
         self._told: dict[str, str] = {}
         self._watchdog = Watchdog(settings.quiet_seconds)
         self._jobs = Informer(
-            api,
-            paths.JOBS,
-            {"labelSelector": _OURS},
-            _job_item,
-            lambda item: self._wake_owner(item.group.rpartition("/")[2]),
+            api, paths.JOBS, {"labelSelector": _OURS}, _job_item, lambda item: self._wake_owner(item.value.owner_uid)
         )
         self._pods = Informer(
             api, paths.PODS, {"labelSelector": _OURS}, _pod_item, lambda item: self._wake_owner(item.value.owner_uid)
@@ -362,8 +358,8 @@ def _without_our_labels(node: Node) -> Node:
 
 def _job_item(body: Json) -> Item[StagingJob] | None:
     """Grouped by namespace too: a Job that someone made elsewhere with the label of ours proves nothing."""
-    uid = (body["metadata"].get("labels") or {}).get(names.OWNER_LABEL)
-    return Item(f"{body['metadata']['namespace']}/{uid}", convert.job(body)) if uid else None
+    job = convert.job(body)
+    return Item(f"{body['metadata']['namespace']}/{job.owner_uid}", job) if job.owner_uid else None
 
 
 def _pod_item(body: Json) -> Item[StagingPod] | None:

@@ -27,6 +27,8 @@ STALLED: Final = "Stalled"
 MIN_BLOCK_BYTES: Final = 4 * 1024
 MAX_BLOCK_BYTES: Final = 1024**3
 MAX_READ_BYTES_IN_FLIGHT: Final = 4 * 1024**3
+MAX_RANKS: Final = 16
+_ONLY_FASTSAFETENSORS: Final = "above 1 needs loadFormat fastsafetensors: safetensors loads in each rank by itself"
 MAX_NODES: Final = 2000
 """More nodes than this would take the object past what etcd and watchers bear: it stalls with the advice to split."""
 
@@ -269,6 +271,20 @@ class Prefetch(_Model):
         le=100,
         description="Percent of the weights' bytes that must be resident with policy Required.",
     )
+    unknown_residency: Literal["Fail", "Accept"] = Field(
+        default="Fail",
+        description=(
+            "What policy Required makes of a file system or user that lets nobody measure what is in the page cache: "
+            "Fail, or Accept a read that was complete."
+        ),
+    )
+    pages: Literal["Cold", "Normal"] = Field(
+        default="Cold",
+        description=(
+            "How the pages are left to the kernel. Cold: the kubelet doesn't count them as used memory, and they go first "
+            "under pressure. Normal: they count as used, and stay longer."
+        ),
+    )
 
     @property
     def block_bytes(self) -> int:
@@ -288,6 +304,38 @@ class Prefetch(_Model):
 class Engine(_Model):
     """Settings of the engine's loader under which the load is proven, and which are then published."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                (
+                    "!has(self.tensorParallelSize) || self.tensorParallelSize == 1 || !has(self.loadFormat) || "
+                    "self.loadFormat == 'fastsafetensors'"
+                ),
+                f"tensorParallelSize {_ONLY_FASTSAFETENSORS}",
+            ),
+        ),
+    )
+
+    selection: Literal["Fixed", "Measured"] = Field(
+        default="Fixed",
+        description=(
+            "Fixed: loadFormat and queueSize as they stand here. Measured: a further step times the load on the node, "
+            "through the page cache and past it, and the fastest settings are published."
+        ),
+    )
+    load_format: Literal["fastsafetensors", "safetensors"] = Field(
+        default="fastsafetensors",
+        description="The library that the engine loads with, and whose verdict counts.",
+    )
+    tensor_parallel_size: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_RANKS,
+        description=(
+            "Ranks of the engine on one node. More than one loads with as many processes in a group; "
+            "only with loadFormat fastsafetensors."
+        ),
+    )
     queue_size: int = Field(
         default=0,
         ge=-1,
@@ -298,15 +346,21 @@ class Engine(_Model):
         ),
     )
 
+    @model_validator(mode="after")
+    def _ranks(self) -> "Engine":
+        if self.tensor_parallel_size > 1 and self.load_format != "fastsafetensors":
+            raise ValueError(f"validation.engine.tensorParallelSize {_ONLY_FASTSAFETENSORS}")
+        return self
+
 
 class Validation(_Model):
     """How a node proves that the checkpoint loads."""
 
-    mode: Literal["Load", "Structure", "None"] = Field(
+    mode: Literal["Load", "Full", "Structure", "None"] = Field(
         default="Load",
         description=(
-            "Load: every tensor of every shard goes through fastsafetensors' ParallelLoader and is compared with the "
-            "headers. Structure: headers and index only. None: neither. The files are hashed in every mode."
+            "Load: every tensor of every shard goes through the engine's loader (fastsafetensors' ParallelLoader) and is "
+            "compared with the headers. Full: and bit by bit with what safetensors reads. Structure: headers and index only. None: neither. The files are hashed in every mode."
         ),
     )
     engine: Engine = Field(default_factory=Engine, description="Settings of the engine's loader.")
@@ -438,6 +492,25 @@ class Condition(_Model):
     )
 
 
+class ProvenEngine(_Model):
+    """Settings of the engine's loader under which a node loaded the checkpoint."""
+
+    # Written as a whole, as it was proven as a whole.
+    model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
+
+    load_format: Literal["fastsafetensors", "safetensors"] = Field(
+        default="fastsafetensors", description="The library that loaded."
+    )
+    queue_size: int = Field(default=0, ge=-1, le=64, description="ParallelLoader's queue size.")
+    odirect: bool = Field(default=False, description="Whether it read past the page cache.")
+    nogds: bool = Field(default=True, description="Whether it did without GPUDirect Storage.")
+    ranks: int = Field(default=1, ge=1, le=MAX_RANKS, description="Number of processes that loaded as a group.")
+    tuned: bool = Field(default=False, description="Whether these were the fastest of those that were timed there.")
+    staging_digest: str = Field(
+        default="", max_length=16, description="Short hash of what was staged and how when it was proven."
+    )
+
+
 class Revision(_Model):
     """A checkpoint that nodes hold."""
 
@@ -450,6 +523,9 @@ class Revision(_Model):
     file_count: int = Field(default=0, ge=0, description="Number of files.")
     size_bytes: int = Field(default=0, ge=0, description="Bytes of all files.", json_schema_extra={"format": "int64"})
     tensor_count: int = Field(default=0, ge=0, description="Number of tensors.")
+    engine: ProvenEngine | None = Field(
+        default=None, description="Settings under which it was first loaded; none when nothing was loaded."
+    )
     since: str = Field(
         default="",
         description="When it became the published one, or was first proven.",

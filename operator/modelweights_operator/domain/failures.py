@@ -25,7 +25,7 @@ _IMAGE_REASONS: Final = frozenset(
     }
 )
 _CREATE_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-_STEP_REASONS: Final = {"prefetch": "Prefetching", "validate": "Validating", "report": "Reporting"}
+_STEP_REASONS: Final = {"prefetch": "Prefetching", "validate": "Validating", "tune": "Tuning", "report": "Reporting"}
 
 
 @dataclass(frozen=True)

@@ -200,18 +200,25 @@ def _steps(spec: Spec, node: Node, location: ModelLocation) -> list[tuple[str, l
     warm = [
         *("--policy", prefetch.policy if prefetch.mode == "PageCache" else "BestEffort"),
         *("--min-resident-percent", str(prefetch.min_resident_percent)),
+        *("--unknown-residency", prefetch.unknown_residency),
     ]
     read = ["--num-threads", str(prefetch.num_threads), "--block-size", str(prefetch.block_bytes), *warm]
     check = [
         *("--mode", validation.mode),
+        *("--load-format", validation.engine.load_format),
         *("--queue-size", str(validation.engine.queue_size)),
+        *("--world-size", str(validation.engine.tensor_parallel_size)),
         *("--timeout-seconds", str(validation.timeout_seconds)),
     ]
     publish = ["--node-boot-id", node.boot_id, *warm]
     if location.marked:
         publish += ["--marker-dir", _MARKER_MOUNT, "--marker-root", location.root]
     steps = [("prefetch", read)] if prefetch.mode == "PageCache" else []
-    return [*steps, ("validate", check), ("report", [*publish, "--cool"])]
+    steps.append(("validate", check))
+    # Only what was shown to load is worth being timed.
+    if validation.engine.selection == "Measured" and validation.mode in ("Load", "Full"):
+        steps.append(("tune", []))
+    return [*steps, ("report", [*publish, "--pages", prefetch.pages])]
 
 
 def _container(step: str, arguments: list[str], spec: Spec, location: ModelLocation, policy: Policy) -> Manifest:
@@ -250,37 +257,3 @@ def _model_volume(spec: Spec, location: ModelLocation) -> Manifest:
     if claim is not None:
         return {"name": "model", "persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True}}
     return {"name": "model", "hostPath": {"path": location.root, "type": "Directory"}}
-
-
-def engine_settings(spec: Spec) -> dict[str, str]:
-    """What engines need so that the staging counts: the settings under which the load was proven.
-
-    The names in capitals are meant for `envFrom`, the files for the engines' own `--config`. fastsafetensors opens with
-    O_DIRECT on ext4 and xfs, which reads past a warm cache, unless FASTSAFETENSORS_ODIRECT is 0.
-    """
-    queue_size = str(spec.validation.engine.queue_size)
-    settings = {
-        "FASTSAFETENSORS_ODIRECT": "0",
-        "VLLM_FASTSAFETENSORS_QUEUE_SIZE": queue_size,
-        "vllm-config.yaml": "load-format: fastsafetensors\n",
-        "sglang-config.yaml": "load-format: fastsafetensors\nmodel-loader-extra-config: '{\"enable_gds\": false}'\n",
-    }
-    if spec.source.host_path is not None:
-        settings["MODEL_PATH"] = published_path(spec)
-    return settings
-
-
-def engine_config_map(owner: Owner, spec: Spec, manifest_digest: str) -> Manifest:
-    """The ConfigMap of the ModelWeights' name with the engine's settings."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": owner.name,
-            "namespace": owner.namespace,
-            "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
-            "annotations": {names.DIGEST_ANNOTATION: manifest_digest},
-            "ownerReferences": [owner_reference(owner)],
-        },
-        "data": engine_settings(spec),
-    }

@@ -49,12 +49,15 @@ def staging_digest(spec: Spec) -> str:
     """Hash of what is staged and how.
 
     Never of the generation: suspending, tolerations, labels or another image stage nothing again. Only what would give
-    another result on the node counts.
+    another result on the node counts. Defaults are left out: a field that a later version adds changes no hash.
     """
+    given = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    validation = {key: value for key, value in given.get("validation", {}).items() if key != "timeoutSeconds"}
     staged = {
-        "source": spec.source.model_dump(mode="json", by_alias=True, exclude_none=True),
-        "prefetch": {**spec.prefetch.model_dump(mode="json", by_alias=True), "blockSize": spec.prefetch.block_bytes},
-        "validation": spec.validation.model_dump(mode="json", by_alias=True, exclude={"timeout_seconds"}),
+        "source": given["source"],
+        # 16Mi and 16777216 are the same.
+        "prefetch": {**given.get("prefetch", {}), "blockSize": spec.prefetch.block_bytes},
+        "validation": validation,
     }
     return short_hash(json.dumps(staged, sort_keys=True))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import conditions, manifests, names, placement, policies, revisions
+from modelweights_operator.domain import conditions, engine, manifests, names, placement, policies, revisions
 from modelweights_operator.domain.conditions import Assessment, Trouble
 from modelweights_operator.domain.sizes import human_bytes
 from modelweights_operator.domain.snapshot import Node, Snapshot
@@ -287,7 +287,7 @@ def _config_map(
     existing = snapshot.config_map
     if published is None or not proven or (existing is not None and not existing.ours):
         return None
-    manifest = manifests.engine_config_map(snapshot.owner, spec, published.manifest_digest)
+    manifest = engine.config_map(snapshot.owner, spec, published)
     return None if existing is not None and dict(existing.data) == manifest["data"] else manifest
 
 

@@ -4,13 +4,28 @@ Called by the planner. The keys are those that `modelweights-loader` documents; 
 """
 
 import json
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from modelweights_operator.api.v1alpha1 import MAX_RANKS
+
 # What the status can hold: a figure past it would have the API server reject the whole status, for ever.
 _MOST: Final = 2**53
+
+
+class EngineReport(BaseModel):
+    """The settings under which a load succeeded."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+    load_format: Literal["fastsafetensors", "safetensors"]
+    queue_size: int = Field(ge=-1, le=64)
+    odirect: bool
+    nogds: bool = True
+    ranks: int = Field(default=1, ge=1, le=MAX_RANKS)
+    tuned: bool = False
 
 
 class Report(BaseModel):
@@ -34,6 +49,7 @@ class Report(BaseModel):
     prefetch_bytes_per_second: float | None = Field(default=None, ge=0, le=_MOST)
     load_seconds: float | None = Field(default=None, ge=0, le=_MOST)
     marker: str = Field(default="", max_length=32)
+    engine: EngineReport | None = None
 
 
 def parse(text: str) -> Report | None:

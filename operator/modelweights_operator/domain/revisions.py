@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import failures, manifests, names, policies
+from modelweights_operator.domain import engine, failures, manifests, names, policies
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.reports import Report
 
@@ -68,7 +68,7 @@ def advance(
     """
     if not wanted:
         return status.published, status.candidate
-    revision = _revision(status, manifests.published_path(spec), wanted, reports, now)
+    revision = _revision(status, spec, wanted, reports, now)
     if ready >= spec.placement.min_available_nodes:
         return revision, None
     published = status.published
@@ -78,16 +78,19 @@ def advance(
 
 def _revision(
     status: api.Status,
-    path: str,
+    spec: api.Spec,
     digest: str,
     reports: Iterable[Report],
     now: datetime,
 ) -> api.Revision:
     """What is known of a checkpoint: from the status, else from a report; its files are the same, or so is not its digest."""
+    path = manifests.published_path(spec)
+    report = next((report for report in reports if report.manifest_digest == digest), None)
     for known in (status.published, status.candidate):
         if known is not None and known.manifest_digest == digest:
-            return known.model_copy(update={"path": path})
-    report = next((report for report in reports if report.manifest_digest == digest), Report())
+            proven = engine.advance(known.engine, spec, report)
+            return known.model_copy(update={"path": path, "engine": proven})
+    report = report or Report()
     return api.Revision(
         manifest_digest=digest,
         path=path,
@@ -95,4 +98,5 @@ def _revision(
         file_count=report.file_count,
         size_bytes=report.size_bytes,
         tensor_count=report.tensor_count,
+        engine=engine.advance(None, spec, report),
     )

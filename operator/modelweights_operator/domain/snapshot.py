@@ -64,7 +64,7 @@ class StagingPod:
 
 @dataclass(frozen=True)
 class StagingJob:
-    """A staging Job with its pods. `result` is the report that was copied to it, "" before that."""
+    """A staging Job with its pods. `owner_uid` is the ModelWeights'; `result` the report that was copied to it, or ""."""
 
     name: str
     node_name: str
@@ -80,6 +80,7 @@ class StagingJob:
     result: str = ""
     deleting: bool = False
     suspended: bool = False
+    owner_uid: str = ""
     image: str = ""
     """The loader's image that it was made with, "" when that isn't known."""
     rejection: str = ""

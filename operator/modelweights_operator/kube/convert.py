@@ -101,6 +101,7 @@ def job(body: Json) -> StagingJob:
         result=annotations.get(names.RESULT_ANNOTATION, ""),
         deleting="deletionTimestamp" in metadata,
         suspended=bool((body.get("spec") or {}).get("suspend")),
+        owner_uid=(metadata.get("labels") or {}).get(names.OWNER_LABEL, ""),
         image=annotations.get(names.IMAGE_ANNOTATION, ""),
     )
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import manifests, names
+from modelweights_operator.domain import engine, names
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.plan import Plan, make_plan
 from modelweights_operator.domain.snapshot import EngineConfigMap, Snapshot
@@ -24,7 +24,7 @@ from tests.unit.domain.test_conditions import check_kstatus
 A, B, C = make_node("node-a"), make_node("node-b"), make_node("node-c")
 RECENTLY = rfc3339(ago(1))
 LABEL = names.node_label(OWNER_UID)
-OURS = EngineConfigMap(ours=True, data=manifests.engine_settings(make_spec()))
+OURS = EngineConfigMap(ours=True, data=engine.settings(make_spec(), None))
 THEIRS = EngineConfigMap(ours=False, data={})
 
 

@@ -7,7 +7,7 @@ import pytest
 from modelweights_operator.domain import manifests, names
 from modelweights_operator.domain.manifests import ModelLocation
 from modelweights_operator.domain.snapshot import Policy
-from tests.unit.domain.samples import DIGEST_A, OWNER_UID, POLICY, make_claim_spec, make_node, make_owner, make_spec
+from tests.unit.domain.samples import OWNER_UID, POLICY, make_claim_spec, make_node, make_owner, make_spec
 
 Json = dict[str, Any]
 
@@ -157,13 +157,16 @@ def test_the_reading_settings_reach_the_prefetch_as_plain_numbers() -> None:
     assert option(step, "--block-size") == str(4 * 1024**2)
     assert option(step, "--policy") == "Required"
     assert option(step, "--min-resident-percent") == "80"
+    assert option(step, "--unknown-residency") == "Fail"
 
 
 def test_the_loading_settings_reach_the_validation() -> None:
-    validation = {"mode": "Structure", "engine": {"queueSize": -1}, "timeoutSeconds": 77}
+    validation = {"mode": "Full", "engine": {"queueSize": -1, "tensorParallelSize": 2}, "timeoutSeconds": 77}
     step = containers_of(build(make_spec(validation=validation)))["validate"]
-    assert option(step, "--mode") == "Structure"
+    assert option(step, "--mode") == "Full"
+    assert option(step, "--load-format") == "fastsafetensors"
     assert option(step, "--queue-size") == "-1"
+    assert option(step, "--world-size") == "2"
     assert option(step, "--timeout-seconds") == "77"
 
 
@@ -172,7 +175,21 @@ def test_the_report_knows_the_boot_and_where_markers_go() -> None:
     assert option(step, "--node-boot-id") == "boot-node-a"
     assert option(step, "--marker-dir") == "/run/modelweights/markers"
     assert option(step, "--marker-root") == "/models"
-    assert "--cool" in step["args"]
+    assert option(step, "--pages") == "Cold"
+
+
+@pytest.mark.parametrize(
+    ("mode", "selection", "steps"),
+    [
+        ("Load", "Fixed", ["prefetch", "validate", "report"]),
+        ("Load", "Measured", ["prefetch", "validate", "tune", "report"]),
+        ("Full", "Measured", ["prefetch", "validate", "tune", "report"]),
+        ("Structure", "Measured", ["prefetch", "validate", "report"]),
+    ],
+)
+def test_settings_are_timed_only_where_asked_and_after_a_load(mode: str, selection: str, steps: list[str]) -> None:
+    spec = make_spec(validation={"mode": mode, "engine": {"selection": selection}})
+    assert list(containers_of(build(spec))) == steps
 
 
 def test_a_claim_takes_no_marker() -> None:
@@ -272,24 +289,6 @@ def test_what_is_not_asked_for_is_left_out() -> None:
 
 def test_there_is_no_memory_limit_by_default() -> None:
     assert [container["resources"]["limits"] for container in containers_of(build()).values()] == [{}, {}, {}]
-
-
-# --- the ConfigMap ------------------------------------------------------------------------------------------------
-
-
-def test_the_engines_settings_are_those_that_were_proven() -> None:
-    spec = make_spec(validation={"engine": {"queueSize": 3}})
-    body = manifests.engine_config_map(make_owner(spec), spec, DIGEST_A)
-    assert (body["metadata"]["namespace"], body["metadata"]["name"]) == ("team", "llama")
-    assert body["metadata"]["annotations"] == {"modelweights.io/digest": DIGEST_A}
-    assert body["data"]["VLLM_FASTSAFETENSORS_QUEUE_SIZE"] == "3"
-    assert body["data"]["FASTSAFETENSORS_ODIRECT"] == "0"
-    assert body["data"]["MODEL_PATH"] == "/models/llama"
-    assert all(isinstance(value, str) for value in body["data"].values())
-
-
-def test_a_claims_path_depends_on_the_engines_mount_so_none_is_published() -> None:
-    assert "MODEL_PATH" not in manifests.engine_settings(make_claim_spec())
 
 
 @pytest.mark.parametrize("name", ["$(HOME)", "a$$b", "a$b"])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import manifests
+from modelweights_operator.domain import engine
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.plan import Plan, make_plan
 from modelweights_operator.domain.snapshot import EngineConfigMap
@@ -55,7 +55,7 @@ def test_the_first_good_node_publishes() -> None:
     assert plan.record_results == {job.name: job.pods[0].containers[0].message}
     assert plan.label_nodes == {"node-a": "a" * 40}
     assert plan.finished_jobs == (job.name,)
-    assert plan.config_map == manifests.engine_config_map(make_owner(), make_spec(), DIGEST_A)
+    assert plan.config_map == engine.config_map(make_owner(), make_spec(), make_revision())
     assert plan.status.summary.size == "1000"
 
 

@@ -1,0 +1,67 @@
+"""The ConfigMap with the engine's settings, and whose proof they are. Called by `plan` and `revisions`; pure.
+
+report of a node -> Revision.engine (the first one under a spec) -> ConfigMap
+"""
+
+from modelweights_operator.api import v1alpha1 as api
+from modelweights_operator.domain import names
+from modelweights_operator.domain.manifests import Manifest, owner_reference, published_path
+from modelweights_operator.domain.reports import Report
+from modelweights_operator.domain.snapshot import Owner
+
+
+def advance(known: api.ProvenEngine | None, spec: api.Spec, report: Report | None) -> api.ProvenEngine | None:
+    """The settings that a checkpoint is published with: those that the first node under this spec proved.
+
+    Args:
+        known: What is published for the checkpoint so far.
+        spec: The present spec.
+        report: A report of this cycle about this checkpoint, under this spec.
+    """
+    digest = names.staging_digest(spec)
+    if (known is not None and known.staging_digest == digest) or report is None or report.engine is None:
+        return known
+    return api.ProvenEngine(**report.engine.model_dump(), staging_digest=digest)
+
+
+def settings(spec: api.Spec, proven: api.ProvenEngine | None) -> dict[str, str]:
+    """What engines need so that the staging counts.
+
+    The names in capitals are meant for `envFrom`, the files for the engines' own `--config`. fastsafetensors opens with
+    O_DIRECT on ext4 and xfs, which reads past a warm cache, unless FASTSAFETENSORS_ODIRECT is 0.
+
+    Args:
+        spec: Says what to publish where nothing was loaded.
+        proven: The settings under which the load was proven.
+    """
+    engine = proven or api.ProvenEngine(
+        load_format=spec.validation.engine.load_format, queue_size=spec.validation.engine.queue_size
+    )
+    found = {
+        "FASTSAFETENSORS_ODIRECT": "1" if engine.odirect else "0",
+        "VLLM_FASTSAFETENSORS_QUEUE_SIZE": str(engine.queue_size),
+        "vllm-config.yaml": f"load-format: {engine.load_format}\n",
+        "sglang-config.yaml": f"load-format: {engine.load_format}\n",
+    }
+    if engine.load_format == "fastsafetensors":
+        gds = "false" if engine.nogds else "true"
+        found["sglang-config.yaml"] += f"model-loader-extra-config: '{{\"enable_gds\": {gds}}}'\n"
+    if spec.source.host_path is not None:
+        found["MODEL_PATH"] = published_path(spec)
+    return found
+
+
+def config_map(owner: Owner, spec: api.Spec, published: api.Revision) -> Manifest:
+    """The ConfigMap of the ModelWeights' name with the engine's settings."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": owner.name,
+            "namespace": owner.namespace,
+            "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
+            "annotations": {names.DIGEST_ANNOTATION: published.manifest_digest},
+            "ownerReferences": [owner_reference(owner)],
+        },
+        "data": settings(spec, published.engine),
+    }
