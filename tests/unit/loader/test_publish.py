@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 ENGINE = {"loadFormat": "fastsafetensors", "queueSize": 2, "odirect": True, "nogds": True, "ranks": 2, "tuned": False}
 TUNED = {**ENGINE, "loadFormat": "safetensors", "tuned": True}
+NOT_OWN = "cachestat: EPERM: this user neither owns the file nor may write it"
 VALIDATED: dict[str, Any] = {
     "exitCode": 0,
     "manifestDigest": f"sha256:{'a' * 64}",
@@ -37,7 +39,7 @@ def _options(**changes: Any) -> PublishOptions:
 
 
 def _residency(resident_bytes: int | None, method: str = "cachestat") -> Residency:
-    refusals = () if method == "cachestat" else ("cachestat: EPERM: this user neither owns the file nor may write it",)
+    refusals = () if method == "cachestat" else (NOT_OWN,)
     return Residency(
         (), 1000, resident_bytes, 0.4 if method == "sample" else 0, method, refusals, "2026-01-01T00:00:00Z"
     )
@@ -114,12 +116,10 @@ def test_what_does_not_fit_goes_from_the_end() -> None:
 def test_what_the_policy_makes_of_a_residency(
     resident: int | None, policy: str, unknown: str, reason: str | None
 ) -> None:
-    try:
+    expected = nullcontext() if reason is None else pytest.raises(LoaderError)
+    with expected as caught:
         check_policy(_residency(resident), policy, 95, "m", unknown=unknown)
-    except LoaderError as error:
-        assert error.reason == reason
-    else:
-        assert reason is None
+    assert (None if caught is None else caught.value.reason) == reason
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,11 @@ def test_what_the_policy_makes_of_a_residency(
         (_residency(1000), "100.0 % of 1000 B resident, by cachestat"),
         (
             _residency(998, "sample"),
-            "99.8 % ±0.4 of 1000 B resident, estimated by sample, because cachestat: EPERM: this user neither owns the "
-            "file nor may write it",
+            f"99.8 % ±0.4 of 1000 B resident, estimated by sample, because {NOT_OWN}",
         ),
         (
             _residency(None, "unknown"),
-            "residency unknown, because cachestat: EPERM: this user neither owns the file nor may write it",
+            f"residency unknown, because {NOT_OWN}",
         ),
     ],
 )
