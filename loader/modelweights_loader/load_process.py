@@ -1,45 +1,43 @@
-"""Runs the load process, and turns every way that it can end into a result or an error with a reason.
+"""Runs load processes, one or a group of ranks, and turns every way that they can end into a result or an error.
 
-Called by `validate` and `stage`. The process is started early, while headers are read, because its imports take
+Called by `validate`, `stage` and `tune`. A process is started early, while headers are read, because its imports take
 seconds. Must not import torch.
 
-    started -> ready -> request sent -> result
-       |         |           |
-       +---------+-----------+--> crashed, killed, hung, closed (each an error of its own)
+    started -> ready -> request sent -> (progress -> go)* -> result -> next request
+       |         |           |                 |
+       +---------+-----------+-----------------+--> crashed, killed, hung, closed (each an error of its own)
+
+The process is tied to the thread that started it: when that ends, the kernel kills it. So start it from a thread that
+lives as long as the load.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from modelweights_loader.errors import BadCheckpointError, LoaderError, NoRoomError, TryAgainError, WillNotWorkError
+from modelweights_loader.errors import LoaderError, TryAgainError
+from modelweights_loader.load.contract import LoadedTensor, LoadRequest, LoadResult
+from modelweights_loader.load_errors import error_from_exit, error_from_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-WORKER_COMMAND = (sys.executable, "-m", "modelweights_loader._load_worker")
+__all__ = ["LoadProcess", "LoadRequest", "LoadResult", "choose_timeout", "load_together"]
+
+_WORKER = "modelweights_loader.load.worker"
 # A cold import of a CUDA build of torch from a slow image store takes about a minute.
 _BASE_TIMEOUT_SECONDS = 180.0
 # Slower than any storage that is worth staging from.
 _SLOWEST_BYTES_PER_SECOND = 50e6
 _MAX_EVENT_BYTES = 256 * 2**20
-
-# The last one is the dynamic linker's, while torch is imported.
-_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "failed to map segment")
-_SIGNALS = {
-    signal.SIGSEGV: ("LoadSegfault", "usually memory that could not be had; give the pod more memory"),
-    signal.SIGBUS: ("LoadBusError", "a file shrank or its storage failed while it was read; check the storage"),
-    signal.SIGABRT: ("LoadAborted", "see the log above for what the library said"),
-    signal.SIGKILL: ("LoadKilled", "usually out of memory; raise the memory limit of the pod"),
-}
+# When a rank dies, the others fail too within moments: time to find the one that was first.
+_GRACE_SECONDS = 1.0
 
 
 def choose_timeout(size_bytes: int) -> float:
@@ -57,31 +55,28 @@ def choose_timeout(size_bytes: int) -> float:
 class LoadProcess:
     """A load process that imports its libraries from the moment of its construction.
 
-    Use it as a context manager: leaving kills whatever still runs.
+    Use it as a context manager: leaving kills whatever still runs. After an error it is used up.
     """
 
-    def __init__(self, command: Sequence[str] = WORKER_COMMAND) -> None:
+    def __init__(self, command: Sequence[str] | None = None) -> None:
         """Starts the process.
 
         Args:
-            command: For tests; the default runs `_load_worker`.
+            command: For tests; the default runs `load.worker` by our own interpreter.
         """
         package_parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         search = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
-        # Buffered reads: with O_DIRECT (the default on ext4 and xfs) a warm page cache is read past.
-        environment = {**os.environ, "FASTSAFETENSORS_ODIRECT": "0", "PYTHONPATH": search}
-        self._started = time.monotonic()
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, or a test's
-            list(command),
+        self._idle_since = time.monotonic()
+        self.process = subprocess.Popen(  # noqa: S603 - our own interpreter, or a test's
+            list(command or (sys.executable, "-m", _WORKER, str(os.getpid()))),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env={**os.environ, "PYTHONPATH": search},
             # A process group of its own: Ctrl-C reaches only us, and we end it in order.
             start_new_session=True,
         )
         self._buffer = bytearray()
         self.versions: dict[str, str] = {}
-        self.timeout_seconds = 0.0
 
     def __enter__(self) -> LoadProcess:
         """Returns itself."""
@@ -93,10 +88,10 @@ class LoadProcess:
 
     def kill(self) -> None:
         """Ends the process at once and collects it. Safe to call more than once."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 try:
                     pipe.close()
@@ -104,134 +99,247 @@ class LoadProcess:
                     continue
 
     def load(
-        self, request: dict[str, Any], timeout_seconds: float, on_warning: Callable[[str], None] | None = None
-    ) -> dict[str, Any]:
-        """Sends the request and waits for the result.
+        self,
+        request: LoadRequest,
+        timeout_seconds: float,
+        on_warning: Callable[[str], None] | None = None,
+    ) -> LoadResult:
+        """Sends a request and waits for its result. May be called again after a good one.
 
         Args:
-            request: See `_load_worker`.
-            timeout_seconds: Counted from the start of the process.
+            request: What to load, and how.
+            timeout_seconds: For the first load counted from the start of the process, imports included.
             on_warning: Gets what the process warns of.
 
         Returns:
-            The result event of a good load.
+            What was loaded.
 
         Raises:
             LoaderError: One of its kinds, with a reason per way that a load can fail.
         """
-        self.timeout_seconds = timeout_seconds
-        stdin = self._process.stdin
+        return load_together([self], [request], timeout_seconds, on_warning)[0]
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Writes one line to the process.
+
+        Args:
+            message: A request, or the leave to go on.
+        """
+        stdin = self.process.stdin
         assert stdin is not None  # noqa: S101 - for the type checker
         try:
-            stdin.write(json.dumps(request).encode() + b"\n")
+            stdin.write(json.dumps(message).encode() + b"\n")
             stdin.flush()
         except BrokenPipeError:
-            # It died before; the loop below finds out how.
-            pass
-        deadline = self._started + timeout_seconds
-        while True:
-            event = self._read_event(deadline)
-            if event["event"] == "ready":
-                self.versions = {key: str(value) for key, value in event.items() if key != "event"}
-            elif event["event"] == "warning" and on_warning is not None:
-                on_warning(str(event["message"]))
-            elif event["event"] == "result":
-                if not event["ok"]:
-                    raise _error_from_result(event)
-                return event
+            # It died before; reading finds out how.
+            return
 
-    def _read_event(self, deadline: float) -> dict[str, Any]:
-        stdout = self._process.stdout
-        assert stdout is not None  # noqa: S101 - for the type checker
-        searched = 0
-        with selectors.DefaultSelector() as selector:
-            selector.register(stdout, selectors.EVENT_READ)
-            while True:
-                end = self._buffer.find(b"\n", searched)
-                if end >= 0:
-                    line = bytes(self._buffer[:end])
-                    del self._buffer[: end + 1]
-                    return _parse_event(line)
-                searched = len(self._buffer)
-                left = deadline - time.monotonic()
-                if left <= 0 or not selector.select(left):
-                    self._raise_timeout()
-                piece = os.read(stdout.fileno(), 1 << 20)
-                if not piece or searched > _MAX_EVENT_BYTES:
-                    self._raise_ended()
-                self._buffer += piece
+    def begin(self) -> float:
+        """Says from when on the time of the next load counts.
 
-    def _raise_timeout(self) -> NoReturn:
-        self.kill()
-        stage = "while loading" if self.versions else "while importing torch and fastsafetensors"
-        message = (
-            f"the load process did not end within {self.timeout_seconds:.0f} s, {stage}; "
-            "check the storage, or give more time with --timeout-seconds"
-        )
-        raise TryAgainError(message, reason="LoadTimeout")
+        Returns:
+            Of the monotonic clock.
+        """
+        since = self._idle_since
+        self._idle_since = time.monotonic()
+        return since if not self.versions else self._idle_since
 
-    def _raise_ended(self) -> NoReturn:
+    def fileno(self) -> int:
+        """Returns the descriptor on which events come, for selectors."""
+        assert self.process.stdout is not None  # noqa: S101 - for the type checker
+        return self.process.stdout.fileno()
+
+    def read_events(self, who: str) -> list[dict[str, Any]]:
+        """Reads what has come. Blocks only when nothing has.
+
+        Args:
+            who: The process in messages.
+
+        Returns:
+            Whole events.
+
+        Raises:
+            LoaderError: The process has ended, or wrote what is no event.
+        """
+        piece = os.read(self.fileno(), 1 << 20)
+        if not piece:
+            self._raise_ended(who)
+        searched = len(self._buffer)
+        self._buffer += piece
+        if searched > _MAX_EVENT_BYTES:
+            message = f"{who} wrote an event without an end"
+            raise TryAgainError(message, reason="LoadNoResult")
+        if b"\n" not in piece:
+            return []
+        *lines, rest = bytes(self._buffer).split(b"\n")
+        self._buffer = bytearray(rest)
+        return [_parse_event(line, who) for line in lines]
+
+    def describe_state(self) -> str:
+        """Says in a word what the process does, for the message of a time-out.
+
+        Returns:
+            For example `stopped`.
+        """
         try:
-            code = self._process.wait(timeout=5)
+            with open(f"/proc/{self.process.pid}/stat", encoding="utf-8", errors="replace") as file:
+                state = file.read().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return "gone"
+        known = {
+            "R": "running",
+            "S": "waiting",
+            "D": "waiting for storage",
+            "T": "stopped",
+            "t": "stopped",
+            "Z": "dead",
+        }
+        return known.get(state, state)
+
+    def _raise_ended(self, who: str) -> NoReturn:
+        try:
+            code = self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             # Closed its pipe but lives on: nothing more can come from it.
             self.kill()
-            message = "the load process closed its pipe without a result; see the log above"
+            message = f"{who} closed its pipe without a result; see the log above"
             raise TryAgainError(message, reason="LoadNoResult") from None
-        raise error_from_exit(code)
+        raise error_from_exit(code, who)
 
 
-def _parse_event(line: bytes) -> dict[str, Any]:
+def _parse_event(line: bytes, who: str) -> dict[str, Any]:
     try:
         event = json.loads(line)
     except ValueError:
         event = None
     if not isinstance(event, dict) or "event" not in event:
-        message = f"the load process wrote what is no event: {line[:80]!r}"
+        message = f"{who} wrote what is no event: {line[:80]!r}"
         raise TryAgainError(message, reason="LoadNoResult")
     return event
 
 
-def error_from_exit(code: int) -> LoaderError:
-    """Says how a load process ended that gave no result.
+def load_together(
+    processes: Sequence[LoadProcess],
+    requests: Sequence[LoadRequest],
+    timeout_seconds: float,
+    on_warning: Callable[[str], None] | None = None,
+    keep_pace: Callable[[int, int, float], None] | None = None,
+) -> list[LoadResult]:
+    """Loads with one process, or with a group of them. A rank that ends badly ends the others.
 
     Args:
-        code: As `subprocess` gives it: negative for a signal.
+        processes: By rank.
+        requests: By rank.
+        timeout_seconds: See `LoadProcess.load`.
+        on_warning: Gets what processes warn of.
+        keep_pace: Called with rank, bytes so far and the monotonic deadline, for requests with pace_bytes; the rank goes
+            on when it returns.
 
     Returns:
-        The error to raise.
+        Results by rank.
+
+    Raises:
+        LoaderError: The first failure, which names its rank when there are several. All processes are ended then.
     """
-    if code >= 0:
-        message = f"the load process ended with exit code {code} and no result; see the log above"
-        return TryAgainError(message, reason="LoadNoResult")
-    number = -code
-    reason, remedy = {int(key): said for key, said in _SIGNALS.items()}.get(
-        number, ("LoadSignalled", "see the log above")
-    )
-    # Real-time signals have no name here.
-    name = next((known.name for known in signal.Signals if known == number), f"signal {number}")
-    message = f"the load process was ended by {name}: {remedy}"
-    return (NoRoomError if number == signal.SIGKILL else TryAgainError)(message, reason=reason)
+    deadline = max(process.begin() for process in processes) + timeout_seconds
+    talk = _Talk(processes, on_warning, keep_pace, deadline)
+    try:
+        for process, request in zip(processes, requests, strict=True):
+            process.send(request._asdict())
+        while talk.waiting:
+            talk.step(deadline, timeout_seconds)
+    except BaseException:
+        for process in processes:
+            process.kill()
+        raise
+    return [talk.results[rank] for rank in range(len(processes))]
 
 
-def _error_from_result(event: dict[str, Any]) -> LoaderError:
-    """Maps what the loader raised; its own errors are plain Exceptions, so words have to do."""
-    kind, said = str(event["kind"]), str(event["error"])
-    lowered = said.lower()
-    if kind == "NoMemory" or any(words in lowered for words in _NO_MEMORY):
-        return NoRoomError(f"not enough memory to load ({said}); give more memory", reason="NoMemory")
-    if kind == "LoaderMissing":
-        message = f"torch and fastsafetensors can't be imported ({said}); install modelweights-operator[loader]"
-        return WillNotWorkError(message, reason="LoaderMissing")
-    if kind == "DtypeUnsupported":
-        message = f"{said}; use a newer version of it (the checkpoint itself is not at fault)"
-        return WillNotWorkError(message, reason="DtypeUnsupported")
-    if event["errno"] in {errno.EACCES, errno.EPERM}:
-        return WillNotWorkError(f"a file may not be read ({said}); make it readable", reason="Forbidden")
-    if event["errno"] is not None:
-        return TryAgainError(f"the storage failed while loading ({said}); check it", reason="ReadFailed")
-    if "cuda" in lowered or "nvidia" in lowered or "hip" in lowered.split():
-        return WillNotWorkError(f"the device can't be used ({said}); use --device cpu", reason="DeviceUnavailable")
-    if "submit_nogds_read" in lowered or "wait_nogds_read" in lowered or "pread" in lowered:
-        return TryAgainError(f"the storage failed while loading ({said}); check it", reason="ReadFailed")
-    return BadCheckpointError(f"ParallelLoader refused the checkpoint ({said}); download it again", reason="LoadFailed")
+class _Talk:
+    """Events of several processes, until each has given its result."""
+
+    def __init__(
+        self,
+        processes: Sequence[LoadProcess],
+        on_warning: Callable[[str], None] | None,
+        keep_pace: Callable[[int, int, float], None] | None,
+        deadline: float,
+    ) -> None:
+        self.results: dict[int, LoadResult] = {}
+        self.waiting = set(range(len(processes)))
+        self._processes = processes
+        self._on_warning = on_warning
+        self._keep_pace = keep_pace
+        self._deadline = deadline
+        self._failures: list[LoaderError] = []
+
+    def step(self, until: float, timeout_seconds: float) -> None:
+        """Waits for events and handles them; raises what failed first, or that the time has passed."""
+        with selectors.DefaultSelector() as selector:
+            for rank in self.waiting:
+                selector.register(self._processes[rank], selectors.EVENT_READ, rank)
+            ready = selector.select(max(0.0, until - time.monotonic()))
+        for key, _ in ready:
+            try:
+                self._handle(key.data)
+            except LoaderError as error:
+                self.waiting.discard(key.data)
+                self._failures.append(error)
+        if self._failures:
+            raise self._find_first()
+        if not ready:
+            raise self._describe_timeout(timeout_seconds)
+
+    def _handle(self, rank: int) -> None:
+        process = self._processes[rank]
+        for event in process.read_events(self._name(rank)):
+            kind = event["event"]
+            if kind == "ready":
+                process.versions = {key: str(value) for key, value in event.items() if key != "event"}
+            elif kind == "warning" and self._on_warning is not None:
+                self._on_warning(str(event["message"]))
+            elif kind == "progress":
+                if self._keep_pace is not None:
+                    self._keep_pace(rank, int(event["bytes"]), self._deadline)
+                process.send({"go": True})
+            elif kind == "result":
+                self.waiting.discard(rank)
+                if not event["ok"]:
+                    raise error_from_result(event, self._name(rank) if len(self._processes) > 1 else "")
+                self.results[rank] = _decode_result(event)
+
+    def _name(self, rank: int) -> str:
+        return "the load process" if len(self._processes) == 1 else f"the load process of rank {rank}"
+
+    def _find_first(self) -> LoaderError:
+        """The failure that caused the others: a death before what its peers say about it."""
+        until = time.monotonic() + _GRACE_SECONDS
+        while self.waiting and self._failures[-1].reason == "RankLost" and time.monotonic() < until:
+            failures, self._failures = self._failures, []
+            try:
+                self.step(until, _GRACE_SECONDS)
+            except LoaderError as error:
+                failures.append(error)
+            self._failures = failures
+        others = (error for error in self._failures if error.reason not in {"RankLost", "LoadTimeout"})
+        return next(others, self._failures[0])
+
+    def _describe_timeout(self, timeout_seconds: float) -> LoaderError:
+        """Says who did not answer, and in what state it is."""
+        imported = all(process.versions for process in self._processes)
+        stage = "while loading" if imported else "while importing torch and fastsafetensors"
+        states = "; ".join(
+            f"rank {rank}: {'done' if rank in self.results else process.describe_state()}"
+            for rank, process in enumerate(self._processes)
+        )
+        who = "the load process" if len(self._processes) == 1 else f"a group of load processes ({states})"
+        message = (
+            f"{who} did not end within {timeout_seconds:.0f} s, {stage}; "
+            "check the storage, or give more time with --timeout-seconds"
+        )
+        return TryAgainError(message, reason="LoadTimeout")
+
+
+def _decode_result(event: dict[str, Any]) -> LoadResult:
+    fields = {key: event[key] for key in LoadResult._fields}
+    return LoadResult(**{**fields, "tensors": [LoadedTensor(*tensor) for tensor in event["tensors"]]})

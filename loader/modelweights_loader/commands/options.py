@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 POLICIES = ("BestEffort", "Required")
 UNKNOWN_RESIDENCY = ("Fail", "Accept")
 _MAX_QUEUE_SIZE = 64
+_MAX_RANKS = 64
 
 
 class Parser(argparse.ArgumentParser):
@@ -242,6 +243,21 @@ def parse_queue_size(text: str) -> int:
         argparse.ArgumentTypeError: Out of bounds, or no number.
     """
     return int(_checked(int, text, "a queue size", -1, _MAX_QUEUE_SIZE))
+
+
+def parse_world_size(text: str) -> int:
+    """Parses the number of ranks in a group.
+
+    Args:
+        text: As given.
+
+    Returns:
+        1 to 64.
+
+    Raises:
+        argparse.ArgumentTypeError: Out of bounds, or no number.
+    """
+    return int(_checked(int, text, "a number of ranks", 1, _MAX_RANKS))
 
 
 def _checked(convert: Callable[[str], float], text: str, what: str, low: float, high: float) -> float:

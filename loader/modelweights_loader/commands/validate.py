@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelweights_loader.commands.options import add_command, find, parse_queue_size, parse_seconds
+from modelweights_loader.commands.options import add_command, find, parse_queue_size, parse_seconds, parse_world_size
 from modelweights_loader.outcome import Outcome, warn
 
 if TYPE_CHECKING:
@@ -34,10 +34,32 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     Args:
         command: Its parser, or that of a command that includes it.
     """
-    command.add_argument("--mode", choices=("Load", "Structure", "None"), default="Load")
     command.add_argument(
-        "--queue-size", metavar="N", type=parse_queue_size, default=0, help="-1 serial, 0 pipeline, or more"
+        "--mode", choices=("Load", "Full", "Structure", "None"), default="Load", help="Full compares every bit"
     )
+    command.add_argument(
+        "--load-format",
+        choices=("fastsafetensors", "safetensors"),
+        default="fastsafetensors",
+        help="which library loads and decides; the other one's verdict is reported too",
+    )
+    command.add_argument(
+        "--queue-size",
+        metavar="N",
+        type=parse_queue_size,
+        help="-1 serial, 0 pipeline, or more; default: 0, or -1 when a tensor has more than 512 MiB",
+    )
+    command.add_argument(
+        "--world-size",
+        dest="ranks",
+        metavar="N",
+        type=parse_world_size,
+        default=1,
+        help="load as a group of N ranks (default 1)",
+    )
+    command.add_argument("--odirect", action="store_true", help="read past the page cache, as fastsafetensors does")
+    command.add_argument("--expect", metavar="FILE", default="", help="hashes to compare: a manifest, or of sha256sum")
+    command.add_argument("--manifest", metavar="FILE", default="", help="write paths, sizes, hashes, tensor counts")
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     command.add_argument("--gds", choices=("Auto", "Never"), default="Auto", help="GPUDirect Storage, with cuda only")
     command.add_argument(
@@ -49,7 +71,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     """Proves that the checkpoint loads.
 
     Args:
-        arguments: path, root, mode, queue_size, device, gds, timeout_seconds.
+        arguments: path, root, and what `add_arguments` adds.
 
     Returns:
         The outcome.
@@ -60,7 +82,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from modelweights_loader.load_process import LoadProcess  # noqa: PLC0415 - see the package's docstring
 
     # Before anything else is looked at: importing torch takes longer than all of it.
-    process = LoadProcess() if arguments.mode == "Load" else None
+    process = LoadProcess() if arguments.mode in {"Load", "Full"} else None
     try:
         return validate_checkpoint(find(arguments), arguments, process)
     finally:
@@ -86,17 +108,25 @@ def validate_checkpoint(checkpoint: Checkpoint, arguments: argparse.Namespace, p
 
     options = ValidateOptions(
         mode=arguments.mode,
+        load_format=arguments.load_format,
         queue_size=arguments.queue_size,
         device=arguments.device,
         gds=arguments.gds,
         timeout_seconds=arguments.timeout_seconds,
+        world_size=arguments.ranks,
+        odirect=arguments.odirect,
+        expect_file=arguments.expect,
+        manifest_file=arguments.manifest,
     )
     figures = validate(checkpoint, options, process, lambda message: warn("validate", message))
     count = f"{figures['tensorCount']} tensors of {figures['shardCount']} shards"
+    library = "ParallelLoader" if options.load_format == "fastsafetensors" else "safetensors"
+    who = library if options.world_size == 1 else f"{library} on {options.world_size} ranks"
     said = {
-        "Load": f"ParallelLoader loaded {count} in {figures.get('loadSeconds')} s",
+        "Load": f"{who} loaded {count} in {figures.get('loadSeconds')} s",
+        "Full": f"{who} loaded {count}, every bit as in the files, in {figures.get('loadSeconds')} s",
         "Structure": f"the headers of {count} are good; nothing was loaded",
         "None": "nothing was checked but that all files can be read",
     }[arguments.mode]
-    reason = {"Load": "Validated", "Structure": "StructureValidated", "None": "NotValidated"}[arguments.mode]
+    reason = {"Structure": "StructureValidated", "None": "NotValidated"}.get(arguments.mode, "Validated")
     return Outcome(reason, f"{said}; {figures['manifestDigest']}", figures)

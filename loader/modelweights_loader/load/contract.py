@@ -36,8 +36,9 @@ class LoadRequest(NamedTuple):
             the environment whenever it opens a file, so this holds for one request, not for the process.
         bounce_buffer_kib: ParallelLoader's bbuf_size_kb.
         max_threads: ParallelLoader's number of reader threads.
-        max_batch_bytes: Upper bound of a batch; 0 leaves it to the library (a whole shard at a time), None is the
-            default bound: the largest tensor, at least 64 MiB.
+        max_batch_bytes: Upper bound of a batch, at least the largest tensor, or the library refuses; 0 leaves it to
+            the library (a whole shard at a time, as engines do), None is the default bound: the largest tensor, at
+            least 64 MiB.
         device: `cpu`, `cuda` or `cuda:N`.
         gds: `Auto` asks for GPUDirect Storage where device, driver and library are there; `Never` doesn't.
         rank: Of this process in its group.
@@ -48,6 +49,8 @@ class LoadRequest(NamedTuple):
         both_verdicts: Whether the library that does not load is asked too whether it accepts headers and dtypes.
         pace_bytes: With n > 0 the process reports every n bytes and waits for `LoadProcess` to let it go on, so that
             whoever reads the same files beside it stays near. 0 never waits.
+        borrow: Whether tensors that are only looked at may lie in the library's own buffers; False copies each, as the
+            library does for engines.
     """
 
     files: list[str]
@@ -67,6 +70,7 @@ class LoadRequest(NamedTuple):
     list_tensors: bool = True
     both_verdicts: bool = False
     pace_bytes: int = 0
+    borrow: bool = True
 
 
 class LoadedTensor(NamedTuple):

@@ -1,159 +1,65 @@
-"""Real loads by ParallelLoader, and the comparison of what it gave with what the headers promise."""
+"""Validation as a whole: what was loaded against the headers, hashes, verdicts, settings, and its reports."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from modelweights_loader import _load_worker as worker
 from modelweights_loader.checkpoint import find_checkpoint
-from modelweights_loader.errors import BadCheckpointError, TryAgainError, WillNotWorkError
+from modelweights_loader.errors import BadCheckpointError, LoaderError, UsageError
+from modelweights_loader.load.contract import LoadedTensor
 from modelweights_loader.load_process import LoadProcess
-from modelweights_loader.manifest import ManifestHasher, digest_of
-from modelweights_loader.safetensors_header import DTYPE_BITS, TensorInfo
-from modelweights_loader.structure import read_structure
-from modelweights_loader.validate import ValidateOptions, compare_with_headers, validate
+from modelweights_loader.manifest import digest_of, encode_manifest
+from modelweights_loader.safetensors_header import TensorInfo
+from modelweights_loader.validate import ValidateOptions, choose_queue_size, compare_with_headers, validate
 from tests.checkpoints.writer import make_tensor, write_raw, write_safetensors
+from tests.unit.loader.conftest import run_loader
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from modelweights_loader.safetensors_header import Header
 
-
-def _request(folder: Path, queue_size: int = 0, device: str = "cpu", gds: str = "Auto") -> dict[str, Any]:
-    checkpoint = find_checkpoint(str(folder))
-    structure = read_structure(checkpoint)
-    dtypes = {tensor.dtype for header in structure.headers.values() for tensor in header.tensors.values()}
-    return {
-        "files": [shard.real_path for shard in checkpoint.shards],
-        "dtypes": sorted(dtypes),
-        "queueSize": queue_size,
-        "device": device,
-        "gds": gds,
-        "largestTensorBytes": structure.largest_tensor_bytes,
-        "maxThreads": 2,
-    }
-
-
-def _refuse_event(event: dict[str, Any]) -> None:
-    raise AssertionError(event)
-
-
-@pytest.mark.parametrize("queue_size", [-1, 0, 1, 2])
-def test_every_queue_size_loads_every_tensor(split: Path, queue_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FASTSAFETENSORS_ODIRECT", "0")
-    result = worker._answer(_request(split, queue_size), _refuse_event)
-    assert result["ok"], result
-    compare_with_headers("m", read_structure(find_checkpoint(str(split))).headers, result["tensors"])
-    assert len(result["tensors"]) == 24
-
-
-def test_packed_four_bit_tensors_are_compared_by_what_the_header_counts(tmp_path: Path) -> None:
-    header = {"a": {"dtype": "F4", "shape": [2, 4], "data_offsets": [0, 4]}}
-    text = json.dumps(header).encode()
-    write_raw(tmp_path / "model.safetensors", text + b" " * (-len(text) % 8), b"\x11" * 4)
-    result = worker._answer(_request(tmp_path), _refuse_event)
-    assert result["ok"], result
-    compare_with_headers("m", read_structure(find_checkpoint(str(tmp_path))).headers, result["tensors"])
-
-
-def test_a_dtype_that_the_libraries_lack_is_not_the_checkpoints_fault(tmp_path: Path) -> None:
-    header = {"a": {"dtype": "C64", "shape": [1], "data_offsets": [0, 8]}}
-    write_raw(tmp_path / "model.safetensors", json.dumps(header).encode(), bytes(8))
-    result = worker._answer(_request(tmp_path), _refuse_event)
-    assert (result["ok"], result["kind"]) == (False, "DtypeUnsupported")
-    assert "C64" in result["error"]
-
-
-def test_every_dtype_of_the_format_has_a_verdict() -> None:
-    for dtype in DTYPE_BITS:
-        said = worker.find_lacking_dtype([dtype])
-        assert said is None or dtype in said
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (RuntimeError("submit_io: register_buffer failed for GDS"), True),
-        (RuntimeError("wait_gds_read failed"), True),
-        (Exception("[FAIL] init_gds()"), True),
-        (Exception("gds is fine, the header is not"), False),
-        (RuntimeError("CUDA error"), False),
-    ],
-)
-def test_which_errors_are_about_gds(error: Exception, expected: bool) -> None:  # noqa: FBT001 - a table's column
-    assert expected == worker.mentions_gds(error)
-
-
-def _load_script(monkeypatch: pytest.MonkeyPatch, *endings: Exception | None) -> list[bool]:
-    """Replaces the load by a script of endings; returns the list of nogds values that it was called with."""
-    calls: list[bool] = []
-    left = list(endings)
-
-    def load(_request: dict[str, Any], *, nogds: bool) -> dict[str, Any]:
-        calls.append(nogds)
-        ending = left.pop(0)
-        if ending is not None:
-            raise ending
-        return {"event": "result", "ok": True, "tensors": [], "loadSeconds": 0.1, "gds": "NotUsed"}
-
-    monkeypatch.setattr(worker, "_load", load)
-    return calls
-
-
-GDS_ERROR = Exception("[FAIL] init_gds()")
-
-
-@pytest.mark.parametrize(
-    ("device", "gds", "endings", "calls", "warnings", "good"),
-    [
-        ("cpu", "Auto", [None], [True], 0, True),
-        ("cuda", "Never", [None], [True], 0, True),
-        ("cuda", "Auto", [None], [False], 0, True),
-        ("cuda", "Auto", [GDS_ERROR, None], [False, True], 1, True),
-        ("cuda", "Auto", [GDS_ERROR, GDS_ERROR], [False, True], 1, False),
-        ("cuda", "Auto", [ValueError("x")], [False], 0, False),
-        ("cuda", "Never", [GDS_ERROR], [True], 0, False),
-    ],
-)
-def test_gds_is_tried_once_and_warned_of_once(
-    monkeypatch: pytest.MonkeyPatch,
-    device: str,
-    gds: str,
-    endings: list[Exception | None],
-    calls: list[bool],
-    warnings: int,
-    good: bool,  # noqa: FBT001 - a table's column
-) -> None:
-    called = _load_script(monkeypatch, *endings)
-    events: list[dict[str, Any]] = []
-    result = worker._answer({"dtypes": [], "device": device, "gds": gds}, events.append)
-    assert (calls, warnings, good) == (called, len(events), result["ok"])
-
-
+MIB = 2**20
 HEADERS: dict[str, Any] = {"s": type("H", (), {"tensors": {"a": TensorInfo("F32", (2,), 0, 8)}})}
+GOOD = LoadedTensor("a", "F32", [2], 8)
 
 
 @pytest.mark.parametrize(
     ("loaded", "reason"),
     [
         ([], "TensorMissing"),
-        ([["a", "F16", [2]]], "TensorDiffers"),
-        ([["a", "F32", [1, 2]]], "TensorDiffers"),
-        ([["a", "F32", [2]], ["b", "F32", [2]]], "TensorSurplus"),
-        ([["a", "F32", [2]], ["a", "F32", [2]]], "TensorInTwoShards"),
+        ([GOOD._replace(dtype="F16")], "TensorDiffers"),
+        ([GOOD._replace(shape=[1, 2])], "TensorDiffers"),
+        ([GOOD._replace(size_bytes=7)], "TensorDiffers"),
+        ([GOOD, GOOD._replace(name="b")], "TensorSurplus"),
+        ([GOOD, GOOD], "TensorInTwoShards"),
     ],
 )
-def test_loader_and_headers_must_agree(loaded: list[list[Any]], reason: str) -> None:
+def test_loader_and_headers_must_agree(loaded: list[LoadedTensor], reason: str) -> None:
     headers: dict[str, Header] = HEADERS
+    compare_with_headers("m", headers, [GOOD])
     with pytest.raises(BadCheckpointError) as caught:
         compare_with_headers("m", headers, loaded)
     assert reason == caught.value.reason
     assert "tensor " in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("asked", "largest_bytes", "expected"),
+    [(None, 0, 0), (None, 512 * MIB, 0), (None, 512 * MIB + 1, -1), (3, 2**40, 3), (-1, 0, -1), (0, 2**40, 0)],
+)
+def test_the_queue_size_keeps_memory_bounded_unless_it_is_given(
+    asked: int | None, largest_bytes: int, expected: int
+) -> None:
+    assert expected == choose_queue_size(asked, largest_bytes)
 
 
 def test_a_bad_header_ends_the_load_process_that_was_started_early(tmp_path: Path) -> None:
@@ -161,34 +67,164 @@ def test_a_bad_header_ends_the_load_process_that_was_started_early(tmp_path: Pat
     process = LoadProcess((sys.executable, "-c", "input()"))
     with pytest.raises(BadCheckpointError):
         validate(find_checkpoint(str(tmp_path)), ValidateOptions(), process)
-    assert process._process.poll() is not None
+    assert process.process.poll() is not None
 
 
-def test_the_digest_depends_on_every_byte_and_name_and_nothing_else(split: Path) -> None:
-    def digest() -> str:
-        return ManifestHasher(find_checkpoint(str(split))).digest()
+@pytest.mark.parametrize("mode", ["Load", "Full"])
+@pytest.mark.parametrize("load_format", ["fastsafetensors", "safetensors"])
+def test_the_report_says_under_which_settings_the_load_worked(split: Path, mode: str, load_format: str) -> None:
+    ran = run_loader("validate", split, "--mode", mode, "--load-format", load_format, "--queue-size", "1")
+    assert (0, "Validated") == (ran.code, ran.report.get("reason")), ran.stderr
+    engine = {"loadFormat": load_format, "queueSize": 1, "odirect": False, "nogds": True, "ranks": 1, "tuned": False}
+    assert engine == ran.report["engine"]
+    assert ran.report["verdicts"] == {"parallelLoader": "Accepts", "safetensors": "Accepts"}
+    assert (1, False, "NotUsed", mode) == tuple(ran.report[key] for key in ("queueSize", "odirect", "gds", "mode"))
+    assert {"torchVersion", "fastsafetensorsVersion", "safetensorsVersion", "manifestDigest"} <= ran.report.keys()
+    assert (24, 12) == (ran.report["tensorCount"], ran.report["shardCount"])
+    assert ran.report.get("comparedBytes", 0) == (ran.report["loadedBytes"] if mode == "Full" else 0)
 
-    first = digest()
-    assert first == digest() == ManifestHasher(find_checkpoint(str(split)), num_threads=1).digest()
-    (split / "README.md").write_text("changed", encoding="utf-8")
-    assert first == digest()
-    (split / "config.json").write_text('{"a": 1}', encoding="utf-8")
-    assert first != digest()
-    assert first.startswith("sha256:")
-    assert len(first) == 71
+
+def test_past_the_page_cache_is_said_where_it_was_asked_for(split: Path) -> None:
+    ran = run_loader("validate", split, "--odirect")
+    assert ran.code == 0, ran.stderr
+    assert ran.report["engine"]["odirect"] is True
+    assert ran.report["odirect"] is True
 
 
-def test_the_digests_form_is_fixed() -> None:
+def test_a_refusal_names_the_library_that_accepts(tmp_path: Path) -> None:
+    header = {"a": {"dtype": "F8_E4M3FNUZ", "shape": [2, 4], "data_offsets": [0, 8]}}
+    text = json.dumps(header).encode()
+    write_raw(tmp_path / "model.safetensors", text + b" " * (-len(text) % 8), bytes(8))
+    refused = run_loader("validate", tmp_path)
+    assert (20, "DtypeUnsupported") == (refused.code, refused.report["reason"])
+    assert "--load-format safetensors" in refused.report["message"]
+    assert refused.report["verdicts"] == {"parallelLoader": "Refuses", "safetensors": "Accepts"}
+    assert "torchVersion" in refused.report
+    accepted = run_loader("validate", tmp_path, "--load-format", "safetensors")
+    assert accepted.code == 0, accepted.stderr
+    assert accepted.report["verdicts"] == {"parallelLoader": "Refuses", "safetensors": "Accepts"}
+    assert "F8_E4M3FNUZ" in accepted.report["refusals"]["parallelLoader"]
+
+
+def test_the_manifest_is_canonical_stable_and_says_what_the_digest_says(split: Path, tmp_path: Path) -> None:
+    files = [tmp_path / "first", tmp_path / "second"]
+    for file in files:
+        ran = run_loader("validate", split, "--mode", "Structure", "--manifest", file)
+        assert ran.code == 0, ran.stderr
+    first, second = (file.read_bytes() for file in files)
+    assert first == second
+    manifest = json.loads(first)
+    assert (manifest["version"], manifest["digest"]) == (1, ran.report["manifestDigest"])
+    assert [entry["path"] for entry in manifest["files"]] == sorted(entry["path"] for entry in manifest["files"])
+    for entry in manifest["files"]:
+        content = (split / entry["path"]).read_bytes()
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (entry["size"], entry["sha256"])
+    counts = [entry["tensorCount"] for entry in manifest["files"] if "tensorCount" in entry]
+    assert (12, 24) == (len(counts), sum(counts))
+    # The counts follow from the bytes: the digest is over the rest.
+    rest = [{key: entry[key] for key in ("path", "size", "sha256")} for entry in manifest["files"]]
+    assert digest_of(rest) == manifest["digest"]
+
+
+def test_the_forms_of_digest_and_manifest_are_fixed() -> None:
+    lines: list[dict[str, object]] = [{"path": "a", "size": 1, "sha256": "00"}]
     # printf '[{"path":"a","sha256":"00","size":1}]' | sha256sum
-    expected = "2b0db2a3db121b291f0442a255aa911f3c3792c9bc352c2445915b4cc2a04b43"
-    assert f"sha256:{expected}" == digest_of([{"path": "a", "size": 1, "sha256": "00"}])
+    digest = "sha256:2b0db2a3db121b291f0442a255aa911f3c3792c9bc352c2445915b4cc2a04b43"
+    assert digest == digest_of(lines)
+    expected = f'{{"digest":"{digest}","files":[{{"path":"a","sha256":"00","size":1,"tensorCount":2}}],"version":1}}\n'
+    assert expected.encode() == encode_manifest(lines, {"a": 2})
 
 
-def test_a_file_that_changes_or_vanishes_is_no_digest(single: Path) -> None:
-    checkpoint = find_checkpoint(str(single))
-    write_safetensors(single / "model.safetensors", [make_tensor("a", "F32", (1,))])
-    with pytest.raises(TryAgainError):
-        ManifestHasher(checkpoint).digest()
-    (single / "model.safetensors").unlink()
-    with pytest.raises(WillNotWorkError):
-        ManifestHasher(checkpoint).digest()
+def test_a_manifest_that_cannot_be_written_is_an_error_and_not_lost(single: Path, tmp_path: Path) -> None:
+    ran = run_loader("validate", single, "--mode", "None", "--manifest", tmp_path / "missing" / "m")
+    assert (20, "ManifestNotWritable") == (ran.code, ran.report["reason"])
+
+
+def _sums(folder: Path, *options: str) -> str:
+    names = sorted(path.name for path in folder.iterdir())
+    command = ["sha256sum", *options, *(f"./{name}" for name in names)]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("options", [(), ("--binary",), ("--tag",)])
+def test_what_sha256sum_prints_is_compared(split: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    expect = tmp_path / "sums"
+    expect.write_text(_sums(split, *options), encoding="utf-8")
+    good = run_loader("validate", split, "--mode", "Structure", "--expect", expect)
+    assert (0, 14) == (good.code, good.report.get("comparedHashes")), good.stderr
+    shard = sorted(split.glob("*.safetensors"))[3]
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    bad = run_loader("validate", split, "--mode", "Structure", "--expect", expect)
+    assert (30, "HashMismatch") == (bad.code, bad.report["reason"])
+    assert shard.name in bad.report["message"]
+    assert "download it again" in bad.report["message"]
+
+
+def test_a_manifest_of_ours_is_compared(split: Path, tmp_path: Path) -> None:
+    expect = tmp_path / "manifest"
+    assert run_loader("validate", split, "--mode", "None", "--manifest", expect).code == 0
+    assert run_loader("validate", split, "--mode", "None", "--expect", expect).report["comparedHashes"] == 14
+    (split / "config.json").write_text("{}\n", encoding="utf-8")
+    changed = run_loader("validate", split, "--mode", "None", "--expect", expect)
+    assert (30, "HashMismatch") == (changed.code, changed.report["reason"])
+    assert "config.json" in changed.report["message"]
+
+
+HEX = "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "reason", "named"),
+    [
+        (f"{HEX}  config.json\n", BadCheckpointError, "HashMismatch", "model.safetensors is not listed"),
+        (f"{HEX}  model.safetensors\n{HEX}  z.safetensors\n", BadCheckpointError, "HashMismatch", "z.safetensors"),
+        ("nothing of the kind\n", UsageError, "Usage", "line 1"),
+        ("", UsageError, "Usage", "no hash"),
+        ("{}", UsageError, "Usage", "no manifest"),
+        ('{"files": [{"path": "a"}]}', UsageError, "Usage", "no manifest"),
+    ],
+)
+def test_what_to_expect_is_read_strictly(
+    single: Path, tmp_path: Path, content: str, kind: type[LoaderError], reason: str, named: str
+) -> None:
+    expect = tmp_path / "expect"
+    expect.write_text(content, encoding="utf-8")
+    with pytest.raises(kind, match=named) as caught:
+        validate(find_checkpoint(str(single)), ValidateOptions(mode="None", expect_file=str(expect)))
+    assert reason == caught.value.reason
+
+
+def _make_cache(folder: Path) -> tuple[Path, dict[str, Path]]:
+    """A Hugging Face cache of a model: shards named by sha256, small files as git does."""
+    cache = folder / "models--org--name"
+    snapshot, blobs = cache / "snapshots" / "abc", cache / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    shard = folder / "shard"
+    write_safetensors(shard, [make_tensor("a", "F32", (100,))])
+    found = {}
+    for name, content in (("model.safetensors", shard.read_bytes()), ("config.json", b'{"a": 1}')):
+        git = subprocess.run(
+            ["git", "hash-object", "--stdin"], input=content, check=True, capture_output=True, cwd=folder
+        )
+        blob = hashlib.sha256(content).hexdigest() if name.startswith("model") else git.stdout.decode().strip()
+        (blobs / blob).write_bytes(content)
+        (snapshot / name).symlink_to(os.path.relpath(blobs / blob, snapshot))
+        found[name] = blobs / blob
+    return cache, found
+
+
+@pytest.mark.parametrize(("name", "length"), [("model.safetensors", 64), ("config.json", 40)])
+def test_blobs_of_a_cache_are_compared_with_their_names(tmp_path: Path, name: str, length: int) -> None:
+    cache, blobs = _make_cache(tmp_path)
+    assert re.fullmatch(rf"[0-9a-f]{{{length}}}", blobs[name].name)
+    good = run_loader("validate", cache, "--mode", "Structure")
+    assert (0, 2) == (good.code, good.report["comparedHashes"]), good.stderr
+    content = bytearray(blobs[name].read_bytes())
+    content[-2] ^= 1
+    blobs[name].write_bytes(content)
+    bad = run_loader("validate", cache, "--mode", "Structure")
+    assert (30, "HashMismatch") == (bad.code, bad.report["reason"])
+    assert name in bad.report["message"]
