@@ -237,7 +237,7 @@ def _parse_index(text: bytes) -> dict[str, str] | None:
     check_utf8(text)
     cursor = Cursor(text)
     weight_map: dict[str, str] | None = None
-    for count, (key, _) in enumerate(cursor.members(flat=False)):
+    for count, (key, _) in enumerate(cursor.members()):
         if count >= _MAX_INDEX_MEMBERS:
             refuse("it has too many members")
         if key != "weight_map":

@@ -81,15 +81,15 @@ class Cursor:
         self._text = text
         self._position = 0
 
-    def members(self, *, flat: bool = True) -> Iterator[tuple[str, bytes | None]]:
+    def members(self, own: str | None = None) -> Iterator[tuple[str, bytes | None]]:
         """Walks through an object.
 
         Args:
-            flat: Take values that are flat objects: no brace in them but their own, not in their strings either.
+            own: The key whose value the caller takes in any case. None: the caller takes all.
 
         Yields:
-            Each key, and the text of its value if that is a short flat object. Otherwise None: then the caller takes the
-            value before it asks for the next key.
+            Each key, and the text of its value if that is a short flat object: no brace in it but its own, not in its
+            strings either. Otherwise None: then the caller takes the value before it asks for the next key.
 
         Raises:
             JsonError: It is no object.
@@ -99,12 +99,15 @@ class Cursor:
             self._position += 1
             return
         while True:
-            while flat and (found := _PLAIN_FLAT.match(self._text, self._position)):
+            while own is not None and (found := _PLAIN_FLAT.match(self._text, self._position)):
+                key = found[1].decode()
+                if key == own:
+                    break
                 self._position = found.end()
-                yield found[1].decode(), found[2]
+                yield key, found[2]
             key = self.take_string()
             self._expect(_COLON, "':'")
-            yield key, self._take_flat_object() if flat else None
+            yield key, None if own is None or key == own else self._take_flat_object()
             if self.next_is(_CLOSE):
                 self._position += 1
                 return

@@ -193,12 +193,12 @@ def _parse_entries(text: bytes | bytearray, shown: str) -> dict[str, TensorInfo]
     tensors: dict[str, TensorInfo] = {}
     has_metadata = False
     cursor = Cursor(text)
-    for name, entry in cursor.members():
+    for name, entry in cursor.members(_METADATA):
         if name in tensors or (has_metadata and name == _METADATA):
             refuse(f"the key {name[:200]!r} is there twice")
         if name == _METADATA:
             has_metadata = True
-            _check_metadata(cursor, entry, shown)
+            _check_metadata(cursor, shown)
         elif entry is None:
             said = f"has no object of at most {MAX_PIECE_BYTES} bytes as its description"
             _bad(shown, said, "InvalidTensor", name)
@@ -218,13 +218,10 @@ def _refuse_number(digits: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_float=_refuse_number, parse_constant=_refuse_number)
 
 
-def _check_metadata(cursor: Cursor, flat: bytes | None, shown: str) -> None:
+def _check_metadata(cursor: Cursor, shown: str) -> None:
     """Nothing needs what it says, so it is passed over."""
     try:
-        if flat is None:
-            cursor.skip_string_pairs()
-        else:
-            Cursor(flat).skip_string_pairs()
+        cursor.skip_string_pairs()
     except ValueError as error:
         _bad(shown, f"has a __metadata__ that is no object of strings ({error})", "InvalidMetadata")
 
