@@ -10,7 +10,7 @@ CLUSTER := $(PYTHON) -m tests.cluster
 PROVIDER ?= auto
 export MODELWEIGHTS_CLUSTER_PROVIDER := $(PROVIDER)
 
-.PHONY: help demo test lint unit integration e2e bench generate image cluster-up cluster-down clean setup
+.PHONY: help demo test lint unit fuzz integration e2e bench generate image cluster-up cluster-down clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ lint: setup ## style, types, borders between packages, generated files, scripts,
 
 unit: setup ## tests without a cluster
 	$(PYTEST) tests/unit
+
+fuzz: setup ## look for bytes that the header reader calls good and safetensors bad (FUZZ_SECONDS=600)
+	$(PYTHON) -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),600)
 
 integration: setup ## tests against a real API server (etcd and kube-apiserver on loopback; no root)
 	$(PYTEST) tests/integration
