@@ -41,11 +41,6 @@ class FileSystem(NamedTuple):
         return kind in _NETWORK or (kind in _FUSE and subtype in _FUSE_NETWORK)
 
     @property
-    def is_overlay(self) -> bool:
-        """Whether it shows files of another file system, whose page cache it is."""
-        return self.type == "overlay"
-
-    @property
     def remedy(self) -> str:
         """What to do where the page cache is passed by."""
         subtype = self.type.partition(".")[2]

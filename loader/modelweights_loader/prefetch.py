@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from modelweights_loader.checkpoint import CheckpointFile
+    from modelweights_loader.file_systems import FileSystem
     from modelweights_loader.page_cache import CacheProbe
 
 __all__ = ["FailedFile", "PrefetchHandle", "PrefetchResult", "Progress", "prefetch", "start_prefetch", "take_stripe"]
@@ -55,7 +56,7 @@ class PrefetchResult(NamedTuple):
     """What was read.
 
     planned_bytes is less than the size of all files when only a part was to be read. ways are those that were used
-    (`sendfile`, `preadv`), files the paths of this rank's stripe, probes one for each mount, best first. stopped says that
+    (`sendfile`, `preadv`), files the paths of this rank's stripe, probes one for each mount. stopped says that
     nothing more was read since the page cache is passed by.
     """
 
@@ -75,6 +76,11 @@ class PrefetchResult(NamedTuple):
     def bytes_per_second(self) -> float:
         """Mean rate."""
         return self.read_bytes / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def file_systems(self) -> tuple[FileSystem, ...]:
+        """What the files lie on, one for each mount."""
+        return tuple(probe.file_system for probe in self.probes)
 
     @property
     def useless(self) -> CacheProbe | None:

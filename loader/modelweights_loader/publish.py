@@ -81,6 +81,8 @@ def publish(path: str, checkpoint: Checkpoint, options: PublishOptions) -> tuple
         unknown=options.unknown_residency,
     )
     said = [describe_residency(residency)]
+    if earlier["prefetch"].get("reason") == "PageCacheBypassed":
+        said.append("the file system keeps nothing in the page cache, so staging into memory is useless there")
     if options.pages == PAGES_COLD:
         # Last of all reads: any later one would make the pages look used again.
         cooling = call(lambda: cool(checkpoint.shards))
@@ -102,6 +104,7 @@ def _sum_up(checkpoint: Checkpoint, earlier: dict[str, dict[str, Any]], residenc
         # Set at the end; the place is kept here.
         "marker": None,
         "engine": tuned.get("engine") or validated.get("engine"),
+        "pageCache": prefetch.get("pageCache"),
         "tensorCount": validated.get("tensorCount"),
         "fileCount": len(checkpoint.files),
         "shardCount": len(checkpoint.shards),

@@ -66,10 +66,16 @@ def test_a_newcomer_installs_it_and_stages_with_one_command(home: Path) -> None:
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
     venv.create(home / "venv", with_pip=True)
     (wheel,) = wheels.iterdir()
-    install = [home / "venv" / "bin" / "pip", "install", "--quiet", "--no-index", "--no-deps", wheel]
+    install: list[str | Path] = [home / "venv" / "bin" / "pip", "install", "--quiet", "--no-index", "--no-deps", wheel]
     subprocess.run(install, check=True, timeout=120, capture_output=True)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    argv = [home / "venv" / "bin" / "modelweights-loader", "stage", home / "my-checkpoint", "--mode", "Structure"]
+    argv: list[str | Path] = [
+        home / "venv" / "bin" / "modelweights-loader",
+        "stage",
+        home / "my-checkpoint",
+        "--mode",
+        "Structure",
+    ]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=clean, cwd="/", timeout=60)
     assert done.returncode == 0, done
     assert "100.0 % of 1.0 MiB resident, by cachestat" in done.stdout

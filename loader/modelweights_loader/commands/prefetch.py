@@ -95,6 +95,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     Raises:
         LoaderError: No room, a policy that is not met, or a checkpoint that is not there.
     """
+    _check_stripe(arguments)
     return prefetch_checkpoint(find(arguments), arguments)
 
 
@@ -112,14 +113,14 @@ def prefetch_checkpoint(checkpoint: Checkpoint, arguments: argparse.Namespace) -
         LoaderError: See there.
     """
     from modelweights_loader.interruptible import call  # noqa: PLC0415 - see the package's docstring
-    from modelweights_loader.prefetch import prefetch  # noqa: PLC0415
+    from modelweights_loader.prefetch import prefetch, take_stripe  # noqa: PLC0415
     from modelweights_loader.progress import make_progress_printer  # noqa: PLC0415
     from modelweights_loader.residency import measure  # noqa: PLC0415
 
     if arguments.prefetch_mode == "None":
         message = "prefetch is off (mode None): nothing was read and no memory is taken"
         return Outcome("PrefetchOff", message, {"sizeBytes": checkpoint.size_bytes, "readBytes": 0})
-    files = _take_stripe(checkpoint, arguments)
+    files = take_stripe(checkpoint.shards, arguments.rank, arguments.world_size)
     in_memory = call(lambda: _measure_memory_files(files))
     if in_memory is not None:
         return _say_in_memory(files, arguments, in_memory)
@@ -141,45 +142,37 @@ def prefetch_checkpoint(checkpoint: Checkpoint, arguments: argparse.Namespace) -
     return _say_read(checkpoint, arguments, result, residency, figures, limited)
 
 
-def _take_stripe(checkpoint: Checkpoint, arguments: argparse.Namespace) -> tuple[CheckpointFile, ...]:
+def _check_stripe(arguments: argparse.Namespace) -> None:
     from modelweights_loader.errors import UsageError  # noqa: PLC0415 - see the package's docstring
-    from modelweights_loader.prefetch import take_stripe  # noqa: PLC0415
+    from modelweights_loader.quantity import check_stripe  # noqa: PLC0415
 
     try:
-        return take_stripe(checkpoint.shards, arguments.rank, arguments.world_size)
+        check_stripe(arguments.rank, arguments.world_size)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
 def _describe(
-    files: tuple[CheckpointFile, ...],
-    arguments: argparse.Namespace,
-    residency: Residency,
-    result: PrefetchResult | None,
+    files: tuple[CheckpointFile, ...], arguments: argparse.Namespace, residency: Residency, result: PrefetchResult
 ) -> dict[str, object]:
     """The figures of the report, most important first."""
-    read = {
-        "readBytes": 0 if result is None else result.read_bytes,
-        "readSeconds": 0.0 if result is None else round(result.seconds, 3),
-        "bytesPerSecond": 0 if result is None else round(result.bytes_per_second),
-    }
     grouped = arguments.world_size > 1
-    failed = [failure.path for failure in result.failures] if result is not None else []
+    looked = result.useless or next(iter(result.probes), None)
     return {
         "files": len(files),
         "sizeBytes": sum(file.size_bytes for file in files),
-        **read,
+        "readBytes": result.read_bytes,
+        "readSeconds": round(result.seconds, 3),
+        "bytesPerSecond": round(result.bytes_per_second),
         **residency.figures(),
-        "readWay": "+".join(result.ways) or None if result is not None else None,
-        "fileSystem": "+".join(dict.fromkeys(probe.file_system.type for probe in result.probes)) or None
-        if result is not None
-        else None,
-        "pageCache": result.probes[0].kept if result is not None and result.probes else None,
+        "readWay": "+".join(result.ways) or None,
+        "fileSystem": "+".join(dict.fromkeys(system.type for system in result.file_systems)) or None,
+        "pageCache": None if looked is None else looked.kept,
         "rank": arguments.rank if grouped else None,
         "worldSize": arguments.world_size if grouped else None,
         "numThreads": arguments.num_threads,
         "blockSize": arguments.block_size,
-        "failedFiles": failed or None,
+        "failedFiles": [failure.path for failure in result.failures] or None,
     }
 
 
@@ -200,7 +193,8 @@ def _say_read(
     check_policy(residency, arguments.policy, minimum, checkpoint.path, figures, unknown=unknown)
     rate = f"{format_bytes(result.bytes_per_second)}/s"
     stripe = _describe_stripe(arguments, len(result.files), len(checkpoint.shards))
-    said = f"read {format_bytes(result.read_bytes)}{stripe} in {format_seconds(result.seconds)} ({rate})"
+    place = next((f" over the network, from {system}" for system in result.file_systems if system.is_network), "")
+    said = f"read {format_bytes(result.read_bytes)}{stripe}{place} in {format_seconds(result.seconds)} ({rate})"
     failed = f", {len(result.failures)} of {len(result.files)} files failed" if result.failures else ""
     partly = bool(result.failures or limited)
     message = f"{said}{failed}{limited}; {describe_residency(residency)}"
@@ -245,10 +239,13 @@ def _measure_memory_files(files: tuple[CheckpointFile, ...]) -> Residency | None
 
 def _say_in_memory(files: tuple[CheckpointFile, ...], arguments: argparse.Namespace, residency: Residency) -> Outcome:
     from modelweights_loader.file_systems import detect  # noqa: PLC0415 - see the package's docstring
+    from modelweights_loader.page_cache import KEPT, CacheProbe  # noqa: PLC0415
+    from modelweights_loader.prefetch import PrefetchResult  # noqa: PLC0415
 
-    figures = _describe(files, arguments, residency, None)
-    message = f"all of it is in memory already ({detect(files[0].real_path)}): nothing was read"
-    return Outcome("Prefetched", message, figures)
+    found = detect(files[0].real_path)
+    nothing = PrefetchResult(0, 0, 0.0, (), probes=(CacheProbe(KEPT, found, 0),))
+    figures = _describe(files, arguments, residency, nothing)
+    return Outcome("Prefetched", f"all of it is in memory already ({found}): nothing was read", figures)
 
 
 def _limit(

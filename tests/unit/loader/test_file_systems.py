@@ -143,6 +143,9 @@ def test_where_pages_do_not_stay_it_says_so_and_reads_no_more_than_it_must(mount
     reading = run_loader("prefetch", model, "--past-page-cache", "Read")
     assert (reading.code, reading.report["reason"]) == (0, "PageCacheBypassed")
     assert reading.report["readBytes"] == reading.report["sizeBytes"]
+    staged = run_loader("stage", model, "--mode", "Structure")
+    assert (staged.code, staged.report["pageCache"]) == (0, case.kept), staged
+    assert "staging into memory is useless there" in staged.report["message"]
     required = run_loader("prefetch", model, "--policy", "Required")
     assert (required.code, required.report["reason"]) == (20, "PageCacheBypassed"), required
     assert "mount it" in required.stderr

@@ -16,7 +16,7 @@ from modelweights_loader.checkpoint import CheckpointFile, find_checkpoint
 from modelweights_loader.prefetch import Progress, prefetch
 from modelweights_loader.residency import measure
 from tests.checkpoints.synthetic import make_synthetic
-from tests.unit.loader.conftest import evict
+from tests.unit.loader.conftest import evict, run_loader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,6 +115,15 @@ def test_numbers_out_of_bounds_are_value_errors(settings: dict[str, int], match:
 def test_nothing_to_read_is_done_at_once() -> None:
     result = prefetch(())
     assert (result.read_bytes, result.planned_bytes, result.ways, result.cancelled) == (0, 0, (), False)
+
+
+def test_a_rank_on_the_command_line_says_what_it_read(cold: Checkpoint) -> None:
+    ran = run_loader("prefetch", cold.path, "--rank", "2", "--world-size", "3", "--policy", "Required")
+    told = {key: ran.report[key] for key in ("files", "rank", "worldSize", "readBytes", "residentPercent")}
+    size = cold.shards[2].size_bytes
+    assert told == {"files": 1, "rank": 2, "worldSize": 3, "readBytes": size, "residentPercent": 100.0}
+    assert "(rank 2 of 3: 1 of 4 files)" in ran.stdout
+    assert measure(cold.shards[:2]).percent == 0.0
 
 
 def test_a_thousand_shards_need_few_descriptors(disk: Path) -> None:
