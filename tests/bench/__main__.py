@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from tests.bench import apply_to_ready, cold_pages, headers, load, prefetch, startup, validate
 from tests.bench.figures import say, write_result
 from tests.bench.processes import BenchmarkError
-from tests.bench.render import format_result, render
+from tests.bench.render import DOCUMENTS, format_result, render
 from tests.debian import MissingPackagesError
 from tests.filesystems import FileSystemError
 
@@ -31,14 +31,13 @@ LOADER: Final = {
     "cold-pages": Benchmark(cold_pages.add_arguments, cold_pages.run, "how firmly staged pages stay"),
     "load": Benchmark(load.add_arguments, load.run, "load times after staging against cold"),
 }
-DOCUMENTS: Final = (Path("docs/benchmarks.md"), Path("docs/tuning.md"))
 
 
 def main() -> int:
     """Run what was asked for; the exit code is 1 when something couldn't be measured."""
     arguments = _parse()
     if arguments.command == "render":
-        render(arguments.figures, list(DOCUMENTS))
+        render(arguments.figures)
         return 0
     chosen = {"staging": STAGING, **LOADER}
     names = {"loader": list(LOADER), "all": list(chosen)}.get(arguments.command, [arguments.command])

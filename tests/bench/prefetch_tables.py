@@ -107,5 +107,6 @@ def _kept(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         below = "" if row["below_percent"] is None else f"{row['below_percent']:.0f}"
         said = "unknown" if row["said_percent"] is None else f"{row['said_percent']:.0f} by {row['method']}"
+        said += ", with a warning" if row["warned"] else ""
         cells.append((row["name"], f"{row['open_percent']:.0f}", f"{row['reopened_percent']:.0f}", below, said))
     return make_table(head, cells)

@@ -26,16 +26,24 @@ def _figures(cost: Cost, read_bytes: int, read_seconds: float) -> dict[str, Any]
     }
 
 
-def read_as_loader(place: Place, threads: int, block_bytes: int) -> dict[str, Any]:
-    """`modelweights-loader prefetch`, with the residency that it reports."""
+def run_loader(place: Place, threads: int, block_bytes: int) -> tuple[Cost, dict[str, Any]]:
+    """Run `modelweights-loader prefetch`; return what it cost and what it reports."""
     with tempfile.TemporaryDirectory() as results:
         settings = ["--num-threads", str(threads), "--block-size", str(block_bytes), "--results", results]
         cost = measure([*LOADER, "prefetch", str(place.folder), *settings], groups=place.groups)
-        said = json.loads((Path(results) / "prefetch.json").read_text())
+        return cost, json.loads((Path(results) / "prefetch.json").read_text())
+
+
+def read_as_loader(place: Place, threads: int, block_bytes: int) -> dict[str, Any]:
+    """`modelweights-loader prefetch`.
+
+    Raises:
+        BenchmarkError: It didn't read everything, as where that would be useless.
+    """
+    cost, said = run_loader(place, threads, block_bytes)
     if said["readBytes"] != place.size_bytes:
         raise BenchmarkError(f"prefetch read {said['readBytes']} of {place.size_bytes} bytes: {cost.errors}")
-    figures = _figures(cost, said["readBytes"], said["readSeconds"])
-    return {**figures, "resident_percent": said.get("residentPercent"), "method": said.get("residencyMethod")}
+    return _figures(cost, said["readBytes"], said["readSeconds"])
 
 
 def read_as_engine(place: Place, threads: int, block_bytes: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from tests.bench import apply_to_ready, cold_pages, headers, load, prefetch_tables, startup, validate
 from tests.bench.figures import describe_result
 
+DOCUMENTS: Final = (Path("docs/benchmarks.md"), Path("docs/tuning.md"))
 Tables = Callable[[dict[str, Any]], dict[str, str]]
 MAKERS: Final[dict[str, Tables]] = {
     "staging": apply_to_ready.make_tables,
@@ -28,15 +29,25 @@ _MARKED: Final = re.compile(
 )
 
 
-def make_all_tables(result: dict[str, Any]) -> dict[str, str]:
+def make_tables(result: dict[str, Any]) -> dict[str, str]:
     """All tables of one benchmark, by name."""
     name = result["benchmark"]
     return {f"{name} about": describe_result(result), **MAKERS[name](result)}
 
 
+def make_all_tables(file: Path) -> dict[str, str]:
+    """All tables of one JSON file, by name."""
+    return make_tables(json.loads(file.read_text()))
+
+
 def format_result(result: dict[str, Any]) -> str:
     """All tables of one benchmark as they are printed after it ran."""
-    return "\n\n".join(f"{name}\n\n{table}" for name, table in make_all_tables(result).items())
+    return "\n\n".join(f"{name}\n\n{table}" for name, table in make_tables(result).items())
+
+
+def list_markers(text: str) -> list[str]:
+    """Names of the tables that a document shows."""
+    return [found["name"] for found in _MARKED.finditer(text)]
 
 
 def fill_in(text: str, tables: dict[str, str]) -> str:
@@ -49,10 +60,10 @@ def fill_in(text: str, tables: dict[str, str]) -> str:
     return _MARKED.sub(replace, text)
 
 
-def render(figures: list[Path], documents: list[Path]) -> None:
-    """Put the tables of these JSON files into these documents."""
+def render(figures: list[Path]) -> None:
+    """Put the tables of these JSON files into the documents, in the current folder."""
     tables: dict[str, str] = {}
     for file in figures:
-        tables |= make_all_tables(json.loads(file.read_text()))
-    for document in documents:
+        tables |= make_all_tables(file)
+    for document in DOCUMENTS:
         document.write_text(fill_in(document.read_text(), tables))
