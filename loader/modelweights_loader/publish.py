@@ -6,7 +6,7 @@ Called by `commands`. What it returns is the one report that the operator reads.
 from __future__ import annotations
 
 import os
-from datetime import datetime, timezone
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modelweights_loader import marker as markers
@@ -192,7 +192,7 @@ def _mark(path: str, checkpoint: Checkpoint, options: PublishOptions, digest: st
         node_boot_id=options.node_boot_id,
         size_bytes=checkpoint.size_bytes,
         file_count=len(checkpoint.files),
-        staged_at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        staged_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
     try:
         markers.write_marker(options.marker_dir, marker)

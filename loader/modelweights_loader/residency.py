@@ -15,7 +15,7 @@ import errno
 import math
 import os
 import sys
-from datetime import datetime, timezone
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.refusals import describe_cachestat_refusal, describe_other_user, describe_refusal
@@ -115,7 +115,7 @@ def measure(files: tuple[CheckpointFile, ...], methods: tuple[str, ...] = METHOD
         error_percent=100.0 * error_bytes / total if total else 0.0,
         method="+".join(used) if used else METHOD_CACHESTAT,
         refusals=tuple(dict.fromkeys(reason for item in measured for reason in item.refusals)),
-        measured_at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        measured_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
 
 

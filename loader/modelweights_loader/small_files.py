@@ -9,10 +9,15 @@ import fcntl
 import os
 import stat
 import time
+from typing import NamedTuple
 
 _SUFFIX = ".part"
 _MAX_SHOWN = 40
 _TRIES = 5
+
+
+class _NoNameError(Exception):
+    """A file without a name could not be given one."""
 
 
 def read_regular(path: str, limit_bytes: int = -1) -> bytes:
@@ -82,11 +87,14 @@ def write_atomically(path: str, content: bytes, mode: int = 0o644) -> None:
     folder = folder or "."
     prefix = f".{name[:_MAX_SHOWN]}."
     _remove_leftovers(folder, prefix)
+    create = _create_unnamed
     for attempt in range(_TRIES):
         token = f"{os.getpid():x}{time.monotonic_ns():x}"
         temporary = os.path.join(folder, f"{prefix}{token}{_SUFFIX}")
         try:
-            _write_once(folder, temporary, path, content, mode)
+            _write_once(create(folder, temporary), folder, temporary, path, content, mode)
+        except _NoNameError:
+            create = _create_named
         except FileNotFoundError:
             # Another writer took it for a leftover before it was locked, which only happens without O_TMPFILE.
             if attempt + 1 == _TRIES or not os.path.isdir(folder):
@@ -95,17 +103,22 @@ def write_atomically(path: str, content: bytes, mode: int = 0o644) -> None:
             return
 
 
-def _write_once(folder: str, temporary: str, path: str, content: bytes, mode: int) -> None:
-    descriptor, is_named = _create(folder, temporary)
-    with os.fdopen(descriptor, "wb") as file:
+class _NewFile(NamedTuple):
+    descriptor: int
+    is_named: bool
+
+
+def _write_once(new: _NewFile, folder: str, temporary: str, path: str, content: bytes, mode: int) -> None:
+    is_named = new.is_named
+    with os.fdopen(new.descriptor, "wb") as file:
         try:
-            _try_lock(descriptor)
+            _try_lock(new.descriptor)
             file.write(content)
             file.flush()
-            os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
+            os.fchmod(new.descriptor, mode)
+            os.fsync(new.descriptor)
             if not is_named:
-                _name(descriptor, folder, temporary)
+                _name(new.descriptor, folder, temporary)
                 is_named = True
             os.replace(temporary, path)
         except BaseException:
@@ -114,13 +127,17 @@ def _write_once(folder: str, temporary: str, path: str, content: bytes, mode: in
             raise
 
 
-def _create(folder: str, temporary: str) -> tuple[int, bool]:
-    """A new file, without a name where the file system can: what has no name leaves nothing when its process is killed."""
+def _create_unnamed(folder: str, temporary: str) -> _NewFile:
+    """A file without a name, where the file system has them: it leaves nothing when its process is killed."""
     try:
-        return os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600), False
+        return _NewFile(os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600), is_named=False)
     except OSError:
-        # Unknown to NFS and to some FUSE file systems, each with an errno of its own; a real cause shows again below.
-        return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), True
+        # Unknown to NFS and to some FUSE file systems, each with an errno of its own; a real cause shows again here.
+        return _create_named(folder, temporary)
+
+
+def _create_named(_folder: str, temporary: str) -> _NewFile:
+    return _NewFile(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), is_named=True)
 
 
 def _name(descriptor: int, folder: str, temporary: str) -> None:
@@ -128,6 +145,9 @@ def _name(descriptor: int, folder: str, temporary: str) -> None:
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.link(f"/proc/self/fd/{descriptor}", os.path.basename(temporary), dst_dir_fd=place, follow_symlinks=True)
+    except OSError as error:
+        # No /proc here, or a file system that has no links.
+        raise _NoNameError from error
     finally:
         os.close(place)
 

@@ -34,9 +34,14 @@ for letter in itertools.cycle("abcdefgh"):
 """
 
 
-@pytest.fixture(params=["O_TMPFILE", "without O_TMPFILE"])
+@pytest.fixture(params=["O_TMPFILE", "without O_TMPFILE", "without links"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param != "O_TMPFILE":
+    def refuse_link(*_: object, **__: object) -> None:
+        raise OSError(1, "no links")
+
+    if request.param == "without links":
+        monkeypatch.setattr(os, "link", refuse_link)
+    if request.param == "without O_TMPFILE":
         real_open = os.open
 
         def refuse(path: str, flags: int, mode: int = 0o777) -> int:
