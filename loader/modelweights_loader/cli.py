@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from modelweights_loader import __version__
-from modelweights_loader.commands import flags, prefetch, report, residency, stage, validate, wait
+from modelweights_loader.commands import flags, prefetch, report, residency, stage, tune, validate, wait
 from modelweights_loader.commands.options import Parser
 from modelweights_loader.errors import (
     InterruptedByUserError,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 # In the order of the help text: that of the staging pods, then those for people.
-_COMMANDS = (prefetch, validate, report, residency, wait, stage, flags)
+_COMMANDS = (prefetch, validate, tune, report, residency, wait, stage, flags)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _secure_streams()
     try:
-        parser = _build_parser()
+        parser = build_parser()
         arguments = parser.parse_args(argv)
         if hasattr(arguments, "block_size"):
             try:
@@ -181,7 +181,12 @@ def _raise_terminated(_number: int, _frame: object) -> NoReturn:
     raise TerminatedError(message)
 
 
-def _build_parser() -> Parser:
+def build_parser() -> Parser:
+    """Makes the parser of all commands.
+
+    Returns:
+        The parser; it ends the process on wrong arguments.
+    """
     parser = Parser(
         prog="modelweights-loader",
         description="Stages a checkpoint on this machine: page cache, proof that it loads, marker.",
