@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,25 @@ def test_each_kind_of_corruption_is_named(split: Path, tmp_path: Path, kind: str
     assert time.monotonic() - started < 10  # a hang, not a slow machine
     assert REASONS[kind] == caught.value.reason
     assert "model-000" in caught.value.message
+
+
+def test_the_first_bad_shard_is_named_whatever_the_threads_do(split: Path) -> None:
+    shards = sorted(split.glob("*.safetensors"))
+    for shard in shards[3:]:
+        shard.write_bytes(b"x")
+    for _ in range(20):
+        with pytest.raises(BadCheckpointError, match=shards[3].name):
+            read_structure(find_checkpoint(str(split)))
+
+
+def test_an_index_has_to_list_every_tensor_of_its_shards(split: Path) -> None:
+    index = split / "model.safetensors.index.json"
+    content = json.loads(index.read_text(encoding="utf-8"))
+    del content["weight_map"]["layer.0.weight"]
+    index.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(BadCheckpointError, match=r"does not list tensor layer\.0\.weight") as caught:
+        read_structure(find_checkpoint(str(split)))
+    assert caught.value.reason == "IndexMismatch"
 
 
 def test_shards_without_a_tensor_are_no_checkpoint(tmp_path: Path) -> None:
