@@ -20,7 +20,6 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "bad-input.md"
 RECORDED = Path(__file__).with_name("verdicts.json")
 _BEGIN, _END = "<!-- written by `python -m tests.corpus table` -->", "<!-- end -->"
 _HANGS_AFTER_SECONDS = 10
-_WORDS_SHOWN = 120
 
 
 def read_recorded() -> dict[str, dict[str, Said]]:

@@ -29,6 +29,8 @@ _LOADER = Path(__file__).resolve().parents[2] / "loader"
 _READERS = Path(__file__).with_name("readers.py")
 _USER = 65532
 _DEADLINE_SECONDS = 120
+# Some libraries add a stack with their own paths.
+_MAX_WORDS = 120
 # `python -m modelweights_loader`, and then how much memory this took: the kernel's figure for the process would include
 # what was there before it became this program.
 _MEASURED = """
@@ -134,7 +136,7 @@ class Reader:
             process.stdin.write(json.dumps([choose_files(path), user, seconds]) + "\n")
             process.stdin.flush()
             answer = json.loads(process.stdout.readline())
-        return Said(answer["verdict"], " ".join(answer["said"].replace(f"{base}/", "").split()))
+        return Said(answer["verdict"], " ".join(answer["said"].replace(f"{base}/", "").split())[:_MAX_WORDS])
 
     def __enter__(self) -> Self:
         """Nothing more: it runs already."""
