@@ -10,7 +10,7 @@ CLUSTER := $(PYTHON) -m tests.cluster
 PROVIDER ?= auto
 export MODELWEIGHTS_CLUSTER_PROVIDER := $(PROVIDER)
 
-.PHONY: help demo test lint unit fuzz integration e2e bench generate image cluster-up cluster-down clean setup
+.PHONY: help demo test lint unit fuzz integration e2e bench bench-loader generate image cluster-up cluster-down clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -55,8 +55,11 @@ integration: setup ## tests against a real API server (etcd and kube-apiserver o
 e2e: needs-cluster setup ## tests on real kubelets: the operator from its image, installed by helm
 	$(PYTEST) tests/e2e
 
-bench: setup ## measurements, each beside what it is compared with
-	$(PYTHON) -m tests.bench
+bench: setup ## all measurements, each beside what it is compared with (an hour or more)
+	$(PYTHON) -m tests.bench all
+
+bench-loader: setup ## those of the loader, without a cluster; one alone by `python -m tests.bench NAME`
+	$(PYTHON) -m tests.bench loader
 
 generate: setup ## write the CRD from the API models
 	$(PYTHON) -m modelweights_operator.crdgen
