@@ -47,10 +47,12 @@ class FileSystem(NamedTuple):
         if subtype == "mergerfs":
             return "mount it with -o cache.files=full"
         if subtype == "sshfs":
-            return "mount it with -o kernel_cache and without direct_io"
+            return "mount it with -o auto_cache, or kernel_cache where files never change, and without direct_io"
+        if subtype == "rclone":
+            return "rclone keeps nothing from one open to the next: stage a copy on a local disk"
         if self.is_fuse:
             return (
-                "mount it so that the kernel keeps pages from one open to the next (often -o kernel_cache or auto_cache, "
+                "mount it so that the kernel keeps pages from one open to the next (often -o auto_cache or kernel_cache, "
                 "never direct_io), or stage a copy on a local disk"
             )
         if self.type in _OWN_CACHE:

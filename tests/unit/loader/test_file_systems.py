@@ -56,6 +56,9 @@ CASES = {
         page_cache.KEPT,
         "cachestat",
     ),
+    "sshfs with auto_cache": Case(
+        lambda source, at: filesystems.show_sshfs(source, at, "auto_cache"), "fuse.sshfs", page_cache.KEPT, "cachestat"
+    ),
     "sshfs with direct I/O": Case(
         lambda source, at: filesystems.show_sshfs(source, at, direct_io=True),
         "fuse.sshfs",
@@ -63,10 +66,22 @@ CASES = {
         "cachestat",
     ),
     "bindfs": Case(filesystems.show_bindfs, "fuse", page_cache.DROPPED_AT_OPEN, "cachestat"),
+    "bindfs with auto_cache": Case(
+        lambda source, at: filesystems.show_bindfs(source, at, "auto_cache"), "fuse", page_cache.KEPT, "cachestat"
+    ),
+    "bindfs with kernel_cache": Case(
+        lambda source, at: filesystems.show_bindfs(source, at, "kernel_cache"), "fuse", page_cache.KEPT, "cachestat"
+    ),
     "bindfs with direct I/O": Case(
         lambda source, at: filesystems.show_bindfs(source, at, direct_io=True), "fuse", page_cache.BYPASSED, "cachestat"
     ),
     "mergerfs": Case(filesystems.show_mergerfs, "fuse.mergerfs", page_cache.KEPT, "cachestat"),
+    "mergerfs with auto-full": Case(
+        lambda source, at: filesystems.show_mergerfs(source, at, "cache.files=auto-full"),
+        "fuse.mergerfs",
+        page_cache.KEPT,
+        "cachestat",
+    ),
     "mergerfs with direct I/O": Case(
         lambda source, at: filesystems.show_mergerfs(source, at, direct_io=True),
         "fuse.mergerfs",
@@ -139,7 +154,7 @@ def test_where_pages_do_not_stay_it_says_so_and_reads_no_more_than_it_must(mount
     for said in (ran.stderr, ran.report["message"]):
         assert "staging into memory is useless there" in said
         assert f"{case.type} at {model.parent}" in said
-        assert "mount it" in said
+        assert FileSystem(case.type, "").remedy in said
     reading = run_loader("prefetch", model, "--past-page-cache", "Read")
     assert (reading.code, reading.report["reason"]) == (0, "PageCacheBypassed")
     assert reading.report["readBytes"] == reading.report["sizeBytes"]
@@ -148,7 +163,7 @@ def test_where_pages_do_not_stay_it_says_so_and_reads_no_more_than_it_must(mount
     assert "staging into memory is useless there" in staged.report["message"]
     required = run_loader("prefetch", model, "--policy", "Required")
     assert (required.code, required.report["reason"]) == (20, "PageCacheBypassed"), required
-    assert "mount it" in required.stderr
+    assert FileSystem(case.type, "").remedy in required.stderr
     assert required.report["readBytes"] <= 2**20
 
 
@@ -213,7 +228,8 @@ def test_what_is_not_there_is_unknown(disk: Path) -> None:
         ("ceph", False, True, False, "local disk"),
         ("gpfs", False, True, False, "cache of its own"),
         ("zfs", False, False, False, "cache of its own"),
-        ("fuse.sshfs", True, True, False, "kernel_cache"),
+        ("fuse.sshfs", True, True, False, "auto_cache"),
+        ("fuse.rclone", True, True, False, "local disk"),
         ("fuse.mergerfs", True, False, False, "cache.files=full"),
         ("fuse", True, False, False, "kernel_cache"),
         ("tmpfs", False, False, True, "local disk"),
