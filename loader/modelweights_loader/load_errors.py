@@ -98,6 +98,10 @@ def _map(reason: str, said: str, other_way: str) -> LoaderError:
         failures.READ_FAILED: (TryAgainError, f"the storage failed while loading ({said}); check it"),
         failures.DEVICE_UNAVAILABLE: (WillNotWorkError, f"the device can't be used ({said}); use --device cpu"),
         failures.RANK_LOST: (TryAgainError, f"the ranks lost each other ({said}); see the log above"),
+        failures.GROUP_UNSUPPORTED: (
+            WillNotWorkError,
+            f"fastsafetensors can't send a dtype over gloo ({said}); load with --world-size 1, or install 0.5.0",
+        ),
         failures.BITS_DIFFER: (
             BadCheckpointError,
             f"{said}: library and file disagree, or the file was changed meanwhile; load again, then download it again",

@@ -17,12 +17,20 @@ FORBIDDEN = "Forbidden"
 READ_FAILED = "ReadFailed"
 DEVICE_UNAVAILABLE = "DeviceUnavailable"
 RANK_LOST = "RankLost"
+GROUP_UNSUPPORTED = "GroupUnsupported"
 
 # The last one is the dynamic linker's, while torch is imported.
 _NO_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "failed to map segment")
-_STORAGE_WORDS = ("submit_nogds_read", "wait_nogds_read", "pread")
-_DEVICE_WORDS = ("cuda", "nvidia", "gpu runtime library")
-_GROUP_WORDS = ("gloo", "connection closed by peer", "connection reset by peer", "rendezvous")
+# In this order: what ranks say of each other mentions devices and reads too.
+_WORDS = (
+    # Gloo lacks some types. Before 0.5.0 tensors are sent as what they are and not as bytes, since then only empty ones.
+    (GROUP_UNSUPPORTED, ("invalid scalar type",)),
+    (RANK_LOST, ("gloo", "connection closed by peer", "connection reset by peer", "rendezvous")),
+)
+_WORDS_WITHOUT_NUMBER = (
+    (DEVICE_UNAVAILABLE, ("cuda", "nvidia", "gpu runtime library")),
+    (READ_FAILED, ("submit_nogds_read", "wait_nogds_read", "pread")),
+)
 
 
 def classify(kind: str, said: str, number: int | None) -> str:
@@ -43,15 +51,11 @@ def classify(kind: str, said: str, number: int | None) -> str:
         return kind
     if number in {errno.EACCES, errno.EPERM}:
         return FORBIDDEN
-    if any(words in lowered for words in _GROUP_WORDS):
-        return RANK_LOST
-    if number is not None:
+    known = _WORDS if number is not None else (*_WORDS, *_WORDS_WITHOUT_NUMBER)
+    found = next((reason for reason, words in known if any(word in lowered for word in words)), None)
+    if found is None and number is not None:
         return READ_FAILED
-    if any(words in lowered for words in _DEVICE_WORDS) or "hip" in lowered.split():
-        return DEVICE_UNAVAILABLE
-    if any(words in lowered for words in _STORAGE_WORDS):
-        return READ_FAILED
-    return LOAD_FAILED
+    return found or (DEVICE_UNAVAILABLE if "hip" in lowered.split() else LOAD_FAILED)
 
 
 def is_refusal(reason: str) -> bool:
