@@ -9,7 +9,10 @@ import fcntl
 import os
 import stat
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SUFFIX = ".part"
 _MAX_SHOWN = 40
@@ -87,7 +90,7 @@ def write_atomically(path: str, content: bytes, mode: int = 0o644) -> None:
     folder = folder or "."
     prefix = f".{name[:_MAX_SHOWN]}."
     _remove_leftovers(folder, prefix)
-    create = _create_unnamed
+    create: Callable[[str, str], _NewFile] = _create_unnamed
     for attempt in range(_TRIES):
         token = f"{os.getpid():x}{time.monotonic_ns():x}"
         temporary = os.path.join(folder, f"{prefix}{token}{_SUFFIX}")
