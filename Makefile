@@ -10,7 +10,7 @@ CLUSTER := $(PYTHON) -m tests.cluster
 PROVIDER ?= auto
 export MODELWEIGHTS_CLUSTER_PROVIDER := $(PROVIDER)
 
-.PHONY: help demo test lint unit fuzz integration e2e bench bench-loader generate image cluster-up cluster-down clean setup
+.PHONY: help demo test lint unit engines fuzz integration e2e bench bench-loader generate image cluster-up cluster-down clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -44,10 +44,14 @@ lint: setup ## style, types, borders between packages, generated files, scripts,
 	$(CLUSTER) helm lint --strict --quiet charts/modelweights-operator
 
 unit: setup ## tests without a cluster
+	@$(PYTHON) -m tests.engines fetch
 	$(PYTEST) tests/unit
 
 fuzz: setup ## look for bytes that the header reader calls good and safetensors bad (FUZZ_SECONDS=600)
 	$(PYTHON) -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),600)
+
+engines: setup ## compare the options that we print with the argument parsers of vLLM and SGLang
+	@$(PYTHON) -m tests.engines check
 
 integration: setup ## tests against a real API server (etcd and kube-apiserver on loopback; no root)
 	$(PYTEST) tests/integration

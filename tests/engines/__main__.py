@@ -6,7 +6,7 @@ import sys
 
 from tests.engines.facts import FACTS_FILE, read_facts
 from tests.engines.packages import FetchError, fetch
-from tests.engines.parsers import ENGINES, EngineParserError, describe
+from tests.engines.parsers import ENGINES, EngineParserError, ask
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
         folder = fetch()
         if arguments.command == "fetch":
             return 0
-        found = {engine: describe(engine, folder) for engine in ENGINES}
+        found = {engine: ask(engine, folder, []).facts for engine in ENGINES}
     except (FetchError, EngineParserError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 ENGINES: Final = ("vllm", "sglang")
 _PROGRAMS: Final = {engine: Path(__file__).with_name(f"{engine}_program.py") for engine in ENGINES}
@@ -17,8 +17,18 @@ class EngineParserError(Exception):
     """The parser of an engine could not be asked at all."""
 
 
-def ask(engine: str, folder: Path, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Asks one engine's parser.
+class Interview(NamedTuple):
+    """What one engine said: an answer for each case (`accepted`, `values` by names of ours, `said`: why not), and facts.
+
+    The facts are those of `facts.json`.
+    """
+
+    answers: list[dict[str, Any]]
+    facts: dict[str, Any]
+
+
+def ask(engine: str, folder: Path, cases: list[dict[str, Any]]) -> Interview:
+    """Asks one engine's parser, all in one process: its imports take longer than anything else.
 
     Args:
         engine: One of `ENGINES`.
@@ -26,30 +36,12 @@ def ask(engine: str, folder: Path, cases: list[dict[str, Any]]) -> list[dict[str
         cases: Each has `argv` (list of words), `environment` (object) and `config` (text of a file, or None).
 
     Returns:
-        One answer for each case: `accepted`, `values` (by names of ours) and `said` (why not).
+        The answers and facts.
 
     Raises:
         EngineParserError: The process gave no answers.
     """
-    answers: list[dict[str, Any]] = _talk(engine, folder, {"cases": cases})["answers"]
-    return answers
-
-
-def describe(engine: str, folder: Path) -> dict[str, Any]:
-    """Asks for the facts about the options that we print.
-
-    Args:
-        engine: One of `ENGINES`.
-        folder: From `packages.fetch`.
-
-    Returns:
-        See `facts.json`.
-
-    Raises:
-        EngineParserError: The process gave no answer.
-    """
-    facts: dict[str, Any] = _talk(engine, folder, {"cases": []})["facts"]
-    return facts
+    return Interview(**_talk(engine, folder, {"cases": cases}))
 
 
 def _talk(engine: str, folder: Path, request: dict[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,12 @@
 import argparse
 import contextlib
 import importlib
-import importlib.util
 import io
 import json
 import os
 import sys
 import tempfile
+import types
 import warnings
 from pathlib import Path
 from typing import Any
@@ -68,20 +68,13 @@ def _read_values(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _load_config_module() -> Any:
-    """The one file: its package imports every model's configuration, and torchvision with them."""
-    name = "sglang.srt.configs.load_config"
-    if name in sys.modules:
-        return sys.modules[name]
-    sglang = importlib.import_module("sglang")
-    path = Path(sglang.__file__ or "").parent / "srt" / "configs" / "load_config.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        message = f"{path} is not where it was"
-        raise LookupError(message)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    """The module without what its package imports beside it: every model's configuration, and torchvision with them."""
+    package = "sglang.srt.configs"
+    if package not in sys.modules:
+        bare = types.ModuleType(package)
+        bare.__path__ = [str(Path(importlib.import_module("sglang").__file__ or "").parent / "srt" / "configs")]
+        sys.modules[package] = bare
+    return importlib.import_module(f"{package}.load_config")
 
 
 def _read_environment(environment: dict[str, str]) -> dict[str, Any]:

@@ -25,13 +25,14 @@ def add(commands: Commands) -> None:
     """
     command = add_command(commands, "flags", run, "print engine settings that make the staging count", path="?")
     command.add_argument("--json", action="store_true", help="for programs")
+    command.add_argument("--engine", choices=("vllm", "sglang", "all"), default="all", help="for one engine only")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Prints the settings for engines.
 
     Args:
-        arguments: path (may be None), results, json.
+        arguments: path (may be None), results, json, engine.
 
     Returns:
         The outcome; everything is printed already.
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         UsageError: Neither a path nor results.
     """
     from modelweights_loader.errors import UsageError  # noqa: PLC0415 - see the package's docstring
-    from modelweights_loader.flags import format_settings, make_settings  # noqa: PLC0415
+    from modelweights_loader.flags import ENGINES, format_settings, make_settings  # noqa: PLC0415
     from modelweights_loader.report import read_result  # noqa: PLC0415
 
     if arguments.path is None and arguments.results is None:
@@ -48,6 +49,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
         raise UsageError(message)
     if arguments.path is not None:
         find(arguments)
-    settings = make_settings(read_result(arguments.results, "prefetch"), read_result(arguments.results, "validate"))
-    print(json.dumps(settings._asdict(), indent=1) if arguments.json else format_settings(settings))
+    prefetch, validated, tuned = (read_result(arguments.results, step) for step in ("prefetch", "validate", "tune"))
+    engines = ENGINES if arguments.engine == "all" else (arguments.engine,)
+    settings = make_settings(prefetch, validated, tuned, engines)
+    print(json.dumps(settings.as_json(), indent=1) if arguments.json else format_settings(settings))
     return Outcome("Printed", "printed", {"proven": settings.proven}, quiet=True)
