@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from modelweights_loader.reading import Way
 
 
+# Small blocks that lie next to each other are one thread's, up to this much: where neighbours belong to different threads,
+# the readahead of each runs into the next one's blocks (3 GiB cold on ext4, 32 threads x 1 MiB: 0.8 GiB/s, in runs 1.4).
+_RUN_BYTES = 16 * 2**20
+# Shares for each thread in a set that is too small for whole runs.
+_SHARES = 4
+
+
 class FailedFile(NamedTuple):
     """A file that could not be read to its end, and why, in words; error is None when it had shrunk."""
 
@@ -70,7 +77,7 @@ class BlockReader:
         self.planned_bytes = total if limit_bytes is None else max(0, min(total, limit_bytes))
         # Rounded up per file: only bounds the number of threads that are worth starting.
         self.block_count = sum(-(-file.size_bytes // block_bytes) for file in files)
-        self._blocks = self._cut()
+        self._blocks: Iterator[_Block] = iter(())
         self._lock = threading.Lock()
         self._open_files: dict[int, _OpenFile] = {}
         self._failures: dict[int, FailedFile] = {}
@@ -90,6 +97,7 @@ class BlockReader:
             RuntimeError: Not one thread can be had.
         """
         count = max(1, min(num_threads, self.block_count))
+        self._blocks = self._cut(self._choose_run_bytes(count))
         self._counters = [0] * count
         self._running = count
         self._sink = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -119,11 +127,16 @@ class BlockReader:
         """Names of the ways that were used so far, best first."""
         return tuple(WAYS[index].name for index in sorted(set(self._ways_used)))
 
-    def _cut(self) -> Iterator[_Block]:
+    def _choose_run_bytes(self, num_threads: int) -> int:
+        """What a thread takes at a time: a block, or several small ones."""
+        share = self.planned_bytes // (num_threads * _SHARES)
+        return max(1, min(_RUN_BYTES, share) // self._block_bytes) * self._block_bytes
+
+    def _cut(self, run_bytes: int) -> Iterator[_Block]:
         left = self.planned_bytes
         for index, file in enumerate(self._files):
-            for offset in range(0, file.size_bytes, self._block_bytes):
-                length = min(self._block_bytes, file.size_bytes - offset, left)
+            for offset in range(0, file.size_bytes, run_bytes):
+                length = min(run_bytes, file.size_bytes - offset, left)
                 if length <= 0:
                     return
                 left -= length

@@ -124,6 +124,7 @@ def prefetch(  # noqa: PLR0913 - the settings of the engines' own prefetch, each
         files: What to read.
         num_threads: Number of threads, 1 to 256.
         block_bytes: What a thread takes at a time, 1 byte to 1 GiB, read in whole pages: 10,000 bytes are read as 12,288.
+            Of small blocks it takes several neighbours, up to 16 MiB together, where there is enough for all threads.
             No memory is needed for it: `sendfile` copies nothing, and the other way's buffer is 1 MiB at most per thread.
         rank: Of this process, from 0: only files[rank::world_size] are read.
         world_size: Number of processes that share the files, 1 to 65536.

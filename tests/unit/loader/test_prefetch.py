@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelweights_loader import prefetch as module
+from modelweights_loader.block_reader import BlockReader
 from modelweights_loader.checkpoint import CheckpointFile, find_checkpoint
 from modelweights_loader.prefetch import Progress, prefetch
 from modelweights_loader.residency import measure
@@ -188,3 +189,14 @@ def test_a_cancel_ends_within_a_second(cold: Checkpoint, monkeypatch: pytest.Mon
     assert time.monotonic() - started < 10  # a hang, not a slow machine
     assert result.read_bytes < cold.size_bytes
     assert result.cancelled
+
+
+def test_small_blocks_are_taken_in_runs_where_there_is_enough_for_all(cold: Checkpoint) -> None:
+    def taken(num_threads: int, block_bytes: int, limit_bytes: int | None = None) -> set[int]:
+        reader = BlockReader(cold.shards, block_bytes, limit_bytes, threading.Event())
+        return {block.length for block in reader._cut(reader._choose_run_bytes(num_threads))}
+
+    assert max(taken(1, 2**16)) == 2**22  # a quarter of everything
+    assert max(taken(2, 2**16)) == 2**21
+    assert max(taken(16, 2**20)) == 2**20  # too little for runs: single blocks
+    assert max(taken(1, 2**22, 2**20)) == 2**20

@@ -32,13 +32,22 @@ def cold(disk: Path) -> Checkpoint:
     return find_checkpoint(str(folder))
 
 
+class Gate(threading.Event):
+    """Reads wait until it is set; `reached` once one of them waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = threading.Event()
+
+
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """Reads wait until it is set, and then go on in small steps: a storage as slow as the test likes."""
-    opened = threading.Event()
+    opened = Gate()
     real_sendfile = os.sendfile
 
     def slow(out: int, source: int, offset: int, count: int) -> int:
+        opened.reached.set()
         opened.wait(DEADLINE_SECONDS)
         return real_sendfile(out, source, offset, min(count, 2**16))
 
@@ -62,7 +71,7 @@ def _open_shards(checkpoint: Checkpoint) -> list[str]:
     return [link for link in links if link in wanted]
 
 
-def test_it_returns_at_once_and_the_result_is_waited_for(cold: Checkpoint, gate: threading.Event) -> None:
+def test_it_returns_at_once_and_the_result_is_waited_for(cold: Checkpoint, gate: Gate) -> None:
     handle = start_prefetch(cold.shards)
     assert (handle.done, handle.progress) == (False, Progress(0, cold.size_bytes, 0.0, None))
     with pytest.raises(TimeoutError, match=r"not done after 0\.2 s"):
@@ -77,7 +86,7 @@ def test_it_returns_at_once_and_the_result_is_waited_for(cold: Checkpoint, gate:
     assert handle.progress.bytes_per_second > 0
 
 
-def test_a_cancel_ends_the_threads_and_closes_the_files(cold: Checkpoint, gate: threading.Event) -> None:
+def test_a_cancel_ends_the_threads_and_closes_the_files(cold: Checkpoint, gate: Gate) -> None:
     handle = start_prefetch(cold.shards, num_threads=4, block_bytes=2**20)
     assert wait_for(lambda: len(_open_shards(cold)) > 0, DEADLINE_SECONDS)
     threading.Timer(0.1, gate.set).start()
@@ -90,9 +99,9 @@ def test_a_cancel_ends_the_threads_and_closes_the_files(cold: Checkpoint, gate: 
     handle.cancel()
 
 
-def test_a_read_that_hangs_does_not_hold_who_cancels(cold: Checkpoint, gate: threading.Event) -> None:
+def test_a_read_that_hangs_does_not_hold_who_cancels(cold: Checkpoint, gate: Gate) -> None:
     handle = start_prefetch(cold.shards)
-    assert wait_for(lambda: len(_open_shards(cold)) > 0, DEADLINE_SECONDS)
+    assert gate.reached.wait(DEADLINE_SECONDS)
     started = time.monotonic()
     handle.cancel()
     result = handle.wait()
@@ -102,7 +111,7 @@ def test_a_read_that_hangs_does_not_hold_who_cancels(cold: Checkpoint, gate: thr
     assert wait_for(lambda: handle.done and not _own_threads() and not _open_shards(cold), DEADLINE_SECONDS)
 
 
-def test_many_threads_may_ask_wait_and_cancel(cold: Checkpoint, gate: threading.Event) -> None:
+def test_many_threads_may_ask_wait_and_cancel(cold: Checkpoint, gate: Gate) -> None:
     handle = start_prefetch(cold.shards, num_threads=8, block_bytes=2**16)
     gate.set()
     asked: list[Progress] = []
