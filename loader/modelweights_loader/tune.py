@@ -136,6 +136,10 @@ def tune(
         _make_resident(checkpoint, sample)
         after = measure(checkpoint.shards)
     advice = [*advise(timings, choice, default), *_describe_pages(before, after)]
+    if options.device == "cpu":
+        advice.append(
+            "timed into this machine's memory: an engine's copy to its GPU comes on top (--device cuda times it)"
+        )
     return TuneResult(choice, tuple(timings), tuple(advice), sample, before, after, race.versions)
 
 
@@ -266,7 +270,8 @@ class _Race:
             device=self._options.device,
             gds=self._options.gds,
             list_tensors=False,
-            borrow=False,
+            # Each way fills new memory once. In an engine ParallelLoader's second copy happens within the GPU's memory.
+            borrow=self._options.device == "cpu" and candidate.load_format == FASTSAFETENSORS,
         )
         result = process.load(request, seconds)
         self.versions = self.versions or process.versions

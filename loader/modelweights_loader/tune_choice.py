@@ -20,6 +20,7 @@ MIN_ROUNDS = 3
 # After the first round only this many of each format go on, and none that is this many times slower than the best of it.
 FINALISTS = 3
 HOPELESS = 2.0
+_CLEAR = 4.0
 DEFAULT_QUEUE_SIZES = (-1, 0, 1, 2)
 
 
@@ -155,7 +156,8 @@ def list_finalists(timings: list[Timing], default: Candidate) -> list[Candidate]
 
     Args:
         timings: Everybody's first round.
-        default: What the library does when nobody tells it: repeated too, unless it is far slower.
+        default: What the library does when nobody tells it. It is repeated in any case but a clear one: one round that
+            something disturbed must not take away the bound that it sets.
 
     Returns:
         The best few of each format; what is far slower than the best of its format is not among them.
@@ -164,8 +166,11 @@ def list_finalists(timings: list[Timing], default: Candidate) -> list[Candidate]
     for load_format in (FASTSAFETENSORS, SAFETENSORS):
         found = [timing for timing in timings if timing.candidate.load_format == load_format and timing.seconds]
         found = sorted((timing for timing in found if not timing.refusal), key=lambda timing: timing.median_seconds)
-        near = [timing for timing in found if timing.median_seconds <= HOPELESS * found[0].median_seconds]
-        finalists += [timing for timing in near if timing in near[:FINALISTS] or timing.candidate == default]
+        for place, timing in enumerate(found):
+            is_default = timing.candidate == default
+            bound = (_CLEAR if is_default else HOPELESS) * found[0].median_seconds
+            if timing.median_seconds <= bound and (is_default or place < FINALISTS):
+                finalists.append(timing)
     return [timing.candidate for timing in sorted(finalists, key=lambda timing: timing.median_seconds)]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from modelweights_loader.commands import prefetch, report, validate
+from modelweights_loader.commands import prefetch, report, tune, validate
 from modelweights_loader.commands.options import add_command, add_policy, find
 from modelweights_loader.outcome import Outcome, make_report
 
@@ -28,6 +28,8 @@ def add(commands: Commands) -> None:
     prefetch.add_arguments(command, mode_option="--prefetch-mode")
     add_policy(command)
     validate.add_arguments(command)
+    command.add_argument("--tune", action="store_true", help="time the ways to load, once it is shown to load")
+    tune.add_arguments(command, prefix="--tune-")
     report.add_arguments(command)
 
 
@@ -55,10 +57,14 @@ def run(arguments: argparse.Namespace) -> Outcome:
         if arguments.mode != "None":
             # A bad header ends it here, before gigabytes are read.
             read_structure(checkpoint)
-        for step in ("prefetch", "validate"):
+        # Only what was shown to load is worth being timed.
+        tuned = ("tune",) if arguments.tune and arguments.mode not in {"Structure", "None"} else ()
+        for step in ("prefetch", "validate", *tuned):
             started = time.monotonic()
             if step == "prefetch":
                 outcome = prefetch.prefetch_checkpoint(checkpoint, arguments)
+            elif step == "tune":
+                outcome = tune.tune_checkpoint(checkpoint, arguments)
             else:
                 outcome = validate.validate_checkpoint(checkpoint, arguments, process)
             earlier[step] = make_report(step, outcome, time.monotonic() - started)

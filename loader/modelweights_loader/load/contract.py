@@ -49,8 +49,8 @@ class LoadRequest(NamedTuple):
         both_verdicts: Whether the library that does not load is asked too whether it accepts headers and dtypes.
         pace_bytes: With n > 0 the process reports every n bytes and waits for `LoadProcess` to let it go on, so that
             whoever reads the same files beside it stays near. 0 never waits.
-        borrow: Whether tensors that are only looked at may lie in the library's own buffers; False copies each, as the
-            library does for engines.
+        borrow: Whether tensors that are only looked at may lie in buffers that are used again, or in the library's own;
+            False copies each into memory of its own, as engines have it.
     """
 
     files: list[str]

@@ -58,6 +58,9 @@ def iterate_plain(request: LoadRequest) -> Iterator[tuple[str, Any]]:
     buffer = torch.empty(_PIECE_BYTES, dtype=torch.uint8)
     for path in request.files:
         for name, tensor in _open_tensors(path, request.device):
+            if not request.borrow:
+                yield name, tensor.clone()
+                continue
             if tensor.device.type == "cpu":
                 flat = view_bytes(tensor)
                 for begin in range(0, flat.numel(), _PIECE_BYTES):

@@ -126,8 +126,21 @@ def test_only_the_best_few_go_on_after_the_first_round() -> None:
         timed(Candidate("fastsafetensors", 2), 0.1, refusal="gave 1 tensor of 2"),
     ]
     assert [CACHED, SERIAL, CACHED_1, DIRECT, PLAIN] == list_finalists(first, DIRECT)
-    slow = [timed(DIRECT, 2.1), timed(CACHED, 1.0)]
-    assert [CACHED] == list_finalists(slow, DIRECT)
+
+
+@pytest.mark.parametrize(
+    ("default_seconds", "other_seconds", "finalists"),
+    [
+        (3.9, 1.9, [SERIAL, CACHED, DIRECT]),
+        (3.9, 2.1, [SERIAL, DIRECT]),
+        (4.1, 2.1, [SERIAL]),
+    ],
+)
+def test_what_is_far_slower_is_not_repeated_and_the_default_only_when_that_is_clear(
+    default_seconds: float, other_seconds: float, finalists: list[Candidate]
+) -> None:
+    first = [timed(DIRECT, default_seconds), timed(CACHED, other_seconds), timed(SERIAL, 1.0)]
+    assert finalists == list_finalists(first, DIRECT)
 
 
 @pytest.mark.parametrize(
@@ -240,3 +253,13 @@ def test_the_command_line_and_flags_import_no_torch() -> None:
     argv = [sys.executable, "-c", program]
     ended = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, cwd="/")
     assert ended.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(("mode", "tuned"), [("Load", True), ("Structure", False)])
+def test_stage_tunes_what_was_shown_to_load(*, single: Path, tmp_path: Path, mode: str, tuned: bool) -> None:
+    results = tmp_path / "results"
+    options = ("--tune", "--tune-load-formats", "safetensors", "--mode", mode, "--results", results)
+    ran = run_loader("stage", single, *options)
+    assert ran.code == 0, ran.stderr
+    assert tuned is (results / "tune.json").exists()
+    assert tuned is ("tune: fastest here: safetensors" in ran.stdout)
