@@ -43,7 +43,8 @@ class Pace(NamedTuple):
     Attributes:
         lanes: The shards that each rank reads from storage, in the order in which it does.
         data_offsets: By shard's path: where tensors begin. The load counts tensors' bytes only.
-        distance_bytes: How far hasher and load may be apart.
+        distance_bytes: How far the hasher may be ahead of what the load has given. The load waits for the hasher when
+            that is behind.
     """
 
     lanes: Sequence[Sequence[CheckpointFile]]
@@ -103,7 +104,7 @@ class ManifestHasher:
             thread.start()
 
     def keep_pace(self, rank: int, loaded_bytes: int, deadline: float) -> None:
-        """Lets the hasher of a rank's files go on, and holds the rank back until it is near.
+        """Lets the hasher of a rank's files go on, and holds the rank back until it has caught up.
 
         Args:
             rank: Whose load has come further.
@@ -117,7 +118,7 @@ class ManifestHasher:
         with self._moved:
             lane.allowed_bytes = max(lane.allowed_bytes, loaded_bytes + distance)
             self._moved.notify_all()
-            while lane.hashed_bytes < loaded_bytes - distance and self._error is None and not self._cancelled:
+            while lane.hashed_bytes < loaded_bytes and self._error is None and not self._cancelled:
                 if not self._moved.wait(max(0.0, deadline - time.monotonic())):
                     return
 
@@ -191,6 +192,9 @@ class ManifestHasher:
         done = 0
         try:
             with open(file.real_path, "rb", buffering=0) as raw:
+                if self._pace is not None:
+                    # Or what both have read already counts as active, and pushes out what only the load has read.
+                    os.posix_fadvise(raw.fileno(), 0, 0, os.POSIX_FADV_NOREUSE)
                 while done < file.size_bytes and self._may_go_on(lane) and (got := raw.readinto(buffer)):
                     checks.update(buffer[:got])
                     if self._pace is not None:

@@ -35,8 +35,8 @@ LOADING_MODES = (MODE_LOAD, MODE_FULL)
 _MAX_LOAD_THREADS = 8
 # Two batches of this size stay far below 1 GiB beyond the largest tensor; beyond it, one at a time has to do.
 _MAX_PIPELINED_TENSOR_BYTES = 512 * 2**20
-# How far hasher and load may be apart where not everything fits into memory.
-_PACE_BYTES = 64 * 2**20
+# How far the hasher may be ahead of the load where not everything fits into memory: less than the load has in flight.
+_PACE_BYTES = 16 * 2**20
 # What a load process holds besides batches: Python, torch, bounce buffers.
 _PROCESS_BYTES = 512 * 2**20
 

@@ -44,7 +44,7 @@ def install(version: str) -> Path:
         fcntl.flock(guard, fcntl.LOCK_EX)
         if not target.exists():
             with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-                command = [found[-1], "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+                command: list[str | Path] = [found[-1], "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
                 command += ["--python", sys.executable, "--target", f"{folder}/packages", "--requirements", lock]
                 environment = {**os.environ, "UV_CACHE_DIR": str(cache / "uv-cache")}
                 subprocess.run(command, check=True, env=environment, timeout=240)

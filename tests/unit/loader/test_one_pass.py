@@ -1,0 +1,131 @@
+"""Each byte comes from the disk once: not at all when it is in the page cache, and once when not all of it fits there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.checkpoints.writer import Tensor, write_safetensors
+from tests.unit.loader.conftest import LOADER, evict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO
+
+MIB = 2**20
+DEADLINE_SECONDS = 240
+# Validates, and says what this process itself had fetched from storage meanwhile: before it collects the load process,
+# since the kernel adds what a child has read to its parent then.
+SCRIPT = """
+import json, sys
+from modelweights_loader.checkpoint import find_checkpoint
+from modelweights_loader.load.measure import read_storage_bytes
+from modelweights_loader.load_process import LoadProcess
+from modelweights_loader.validate import ValidateOptions, validate
+
+class Counted(LoadProcess):
+    def kill(self):
+        figures["ownReadBytes"] = read_storage_bytes() - before
+        super().kill()
+
+checkpoint, figures = find_checkpoint(sys.argv[1]), {}
+before = read_storage_bytes()
+validated = validate(checkpoint, ValidateOptions(**json.loads(sys.argv[2])), Counted())
+print(json.dumps({**validated, **figures}))
+"""
+
+
+def write_set(folder: Path, shard_count: int) -> int:
+    """Writes shards of 4 x 24 MiB of bytes that don't compress; returns the size of all."""
+    block = os.urandom(24 * MIB)
+
+    def make(shard: int, number: int) -> Tensor:
+        shift = 4096 * (shard + number)
+
+        def write(file: IO[bytes]) -> None:
+            file.write(block[shift:])
+            file.write(block[:shift])
+
+        return Tensor(f"{shard}.{number}", "U8", (len(block),), len(block), write)
+
+    for shard in range(shard_count):
+        write_safetensors(folder / f"model-{shard:03}.safetensors", [make(shard, number) for number in range(4)])
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def run_validate(folder: Path, group: Path | None = None, **options: Any) -> dict[str, Any]:
+    command = [sys.executable, "-c", SCRIPT, str(folder), json.dumps(options)]
+    if group is not None:
+        command = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group), *command]
+    ended = subprocess.run(
+        command,
+        check=True,
+        stdout=subprocess.PIPE,
+        timeout=DEADLINE_SECONDS,
+        env={**os.environ, "PYTHONPATH": str(LOADER)},
+    )
+    figures: dict[str, Any] = json.loads(ended.stdout)
+    return figures
+
+
+def _find_own_group() -> tuple[Path, str]:
+    """The folder of this process's memory group, and the name of the file that limits it."""
+    for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            return Path("/sys/fs/cgroup/memory") / path.lstrip("/"), "memory.limit_in_bytes"
+    return Path("/sys/fs/cgroup"), "memory.max"
+
+
+@contextlib.contextmanager
+def memory_group(limit_bytes: int) -> Iterator[Path]:
+    """A memory group of its own with a limit; gone afterwards."""
+    parent, limit = _find_own_group()
+    group = parent / f"modelweights-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(limit_bytes), encoding="ascii")
+    except OSError as error:
+        pytest.fail(f"a memory group is needed, which takes root and a control group to write to: {error}")
+    try:
+        yield group
+    finally:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                group.rmdir()
+                break
+            except OSError:
+                assert time.monotonic() < deadline, f"{group} is still in use"
+                time.sleep(0.1)
+
+
+@pytest.mark.parametrize("load_format", ["fastsafetensors", "safetensors"])
+@pytest.mark.parametrize("mode", ["Load", "Full"])
+def test_nothing_is_read_from_disk_when_the_page_cache_holds_it(disk: Path, mode: str, load_format: str) -> None:
+    write_set(disk, 2)
+    for path in disk.iterdir():
+        path.read_bytes()
+    figures = run_validate(disk, mode=mode, load_format=load_format)
+    # What libraries import late is read within the load: nothing to do with the checkpoint's size.
+    assert figures["readBytes"] < 8 * MIB
+    assert figures["ownReadBytes"] < 8 * MIB
+
+
+@pytest.mark.parametrize("load_format", ["fastsafetensors", "safetensors"])
+def test_a_set_larger_than_memory_is_read_from_disk_once(disk: Path, load_format: str) -> None:
+    size_bytes = write_set(disk, 16)
+    limit_bytes = 1024 * MIB
+    assert size_bytes > 1.4 * limit_bytes
+    evict(disk)
+    with memory_group(limit_bytes) as group:
+        figures = run_validate(disk, group, load_format=load_format)
+    assert size_bytes <= figures["readBytes"] + figures["ownReadBytes"] <= 1.1 * size_bytes
