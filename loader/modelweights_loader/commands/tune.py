@@ -49,7 +49,7 @@ def add_arguments(command: argparse.ArgumentParser, prefix: str = "--") -> None:
     )  # fmt: skip
     command.add_argument(
         f"{prefix}queue-sizes", dest="tune_queue_sizes", metavar="LIST", type=_parse_queue_sizes, default=(-1, 0, 1, 2),
-        help="ParallelLoader's, with commas (default -1,0,1,2; what memory does not allow is left away)",
+        help="ParallelLoader's, as in --queue-sizes=-1,0,1 (default -1,0,1,2; what memory does not allow is left away)",
     )  # fmt: skip
     command.add_argument(
         f"{prefix}load-formats", dest="tune_load_formats", metavar="LIST", type=_parse_formats, default=_LOAD_FORMATS,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modelweights_loader.cli import main
 from modelweights_loader.flags import format_settings, make_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GOOD = {"exitCode": 0, "mode": "Load"}
 DIRECT = {"loadFormat": "fastsafetensors", "queueSize": 2, "odirect": True, "nogds": True, "ranks": 1, "tuned": True}
@@ -119,3 +117,12 @@ def test_the_command_reads_results_and_prints_for_one_engine(
     assert printed["proven"] is True
     assert printed["engine"] == PLAIN
     assert printed["invocations"][0]["parserVersion"] == "0.5.23"
+
+
+def test_the_documented_output_is_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "engines.md").read_text(encoding="utf-8")
+    documented = text.partition("<!-- flags: validated -->\n```sh\n")[2].partition("```\n")[0]
+    engine = {**DIRECT, "queueSize": 0, "odirect": False, "tuned": False}
+    (tmp_path / "validate.json").write_text(json.dumps({**GOOD, "engine": engine}), encoding="utf-8")
+    assert main(["flags", "--results", str(tmp_path)]) == 0
+    assert documented == capsys.readouterr().out

@@ -179,6 +179,12 @@ def test_the_table_has_every_candidate_fastest_first() -> None:
     assert lines.endswith("no time was left for it")
 
 
+def test_one_round_is_no_figure_to_compare_with() -> None:
+    timings = [timed(DIRECT, 2.0), timed(DIRECT_1, 0.1, 0.1), timed(CACHED, 1.0)]
+    assert "warm cache wins 2.0x" in "\n".join(advise(timings, choose(timings, DIRECT), DIRECT))
+    assert format_table(timings).splitlines()[-1].startswith(str(DIRECT_1))
+
+
 def test_a_sample_is_whole_shards_in_load_order_and_one_at_least(write: Callable[..., Path]) -> None:
     shards = {
         f"model-{number}.safetensors": [make_tensor(f"t{number}", "F32", (256,), number)] for number in (1, 2, 10)
