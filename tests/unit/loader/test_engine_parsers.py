@@ -45,7 +45,12 @@ class Printed(NamedTuple):
 
 def list_printed(engine: str) -> list[Printed]:
     """All kinds of ways that `flags` prints for an engine."""
-    validated: tuple[dict[str, Any], ...] = ({}, results("fastsafetensors", -1), results("fastsafetensors", 64, ranks=2), results("safetensors"))
+    validated: tuple[dict[str, Any], ...] = (
+        {},
+        results("fastsafetensors", -1),
+        results("fastsafetensors", 64, ranks=2),
+        results("safetensors"),
+    )
     prefetched: tuple[dict[str, int], ...] = (
         {},
         {"numThreads": 256, "blockSize": 1024 * MIB},
@@ -68,7 +73,7 @@ def make_case(way: Invocation) -> dict[str, Any]:
 def list_config_files(engine: str) -> list[dict[str, Any]]:
     """The files that the operator puts into its ConfigMap."""
     proven = [
-        ProvenEngine(load_format=name, queue_size=1, odirect=True, staging_digest="")
+        ProvenEngine(load_format=name, queue_size=1, odirect=True, nogds=True, ranks=1, tuned=True, staging_digest="")
         for name in ("fastsafetensors", "safetensors")
     ]
     return [case(config=operator_engine.settings(make_spec(), entry)[f"{engine}-config.yaml"]) for entry in proven]
