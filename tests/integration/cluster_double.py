@@ -20,7 +20,9 @@ NODE = "modelweights.io/node"
 def report(digest: str = DIGEST, **fields: Any) -> str:
     """The report of a staging that ended well."""
     figures = {"sizeBytes": 1000, "fileCount": 3, "tensorCount": 7, "residentBytes": 1000, "loadSeconds": 0.5}
-    return json.dumps({"step": "report", "exitCode": 0, "manifestDigest": digest, **figures, **fields})
+    engine = {"loadFormat": "fastsafetensors", "queueSize": 0, "odirect": False, "nogds": True, "ranks": 1}
+    head = {"step": "report", "exitCode": 0, "manifestDigest": digest}
+    return json.dumps({**head, **figures, "engine": {**engine, "tuned": False}, **fields})
 
 
 def failure(reason: str = "BadHeader", exit_code: int = 30) -> str:

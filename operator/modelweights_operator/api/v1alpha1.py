@@ -495,20 +495,16 @@ class Condition(_Model):
 class ProvenEngine(_Model):
     """Settings of the engine's loader under which a node loaded the checkpoint."""
 
-    # Written as a whole, as it was proven as a whole.
+    # Written as a whole, as it was proven as a whole; nothing has a default, since defaults are left out of the status.
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
 
-    load_format: Literal["fastsafetensors", "safetensors"] = Field(
-        default="fastsafetensors", description="The library that loaded."
-    )
-    queue_size: int = Field(default=0, ge=-1, le=64, description="ParallelLoader's queue size.")
-    odirect: bool = Field(default=False, description="Whether it read past the page cache.")
-    nogds: bool = Field(default=True, description="Whether it did without GPUDirect Storage.")
-    ranks: int = Field(default=1, ge=1, le=MAX_RANKS, description="Number of processes that loaded as a group.")
-    tuned: bool = Field(default=False, description="Whether these were the fastest of those that were timed there.")
-    staging_digest: str = Field(
-        default="", max_length=16, description="Short hash of what was staged and how when it was proven."
-    )
+    load_format: Literal["fastsafetensors", "safetensors"] = Field(description="The library that loaded.")
+    queue_size: int = Field(ge=-1, le=64, description="ParallelLoader's queue size.")
+    odirect: bool = Field(description="Whether it read past the page cache.")
+    nogds: bool = Field(description="Whether it did without GPUDirect Storage.")
+    ranks: int = Field(ge=1, le=MAX_RANKS, description="Number of processes that loaded as a group.")
+    tuned: bool = Field(description="Whether these were the fastest of those that were timed there.")
+    staging_digest: str = Field(max_length=16, description="Short hash of what was staged and how when it was proven.")
 
 
 class Revision(_Model):

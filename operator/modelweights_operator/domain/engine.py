@@ -34,17 +34,17 @@ def settings(spec: api.Spec, proven: api.ProvenEngine | None) -> dict[str, str]:
         spec: Says what to publish where nothing was loaded.
         proven: The settings under which the load was proven.
     """
-    engine = proven or api.ProvenEngine(
-        load_format=spec.validation.engine.load_format, queue_size=spec.validation.engine.queue_size
-    )
+    asked = spec.validation.engine
+    load_format = proven.load_format if proven else asked.load_format
+    queue_size = proven.queue_size if proven else asked.queue_size
     found = {
-        "FASTSAFETENSORS_ODIRECT": "1" if engine.odirect else "0",
-        "VLLM_FASTSAFETENSORS_QUEUE_SIZE": str(engine.queue_size),
-        "vllm-config.yaml": f"load-format: {engine.load_format}\n",
-        "sglang-config.yaml": f"load-format: {engine.load_format}\n",
+        "FASTSAFETENSORS_ODIRECT": "1" if proven and proven.odirect else "0",
+        "VLLM_FASTSAFETENSORS_QUEUE_SIZE": str(queue_size),
+        "vllm-config.yaml": f"load-format: {load_format}\n",
+        "sglang-config.yaml": f"load-format: {load_format}\n",
     }
-    if engine.load_format == "fastsafetensors":
-        gds = "false" if engine.nogds else "true"
+    if load_format == "fastsafetensors":
+        gds = "true" if proven and not proven.nogds else "false"
         found["sglang-config.yaml"] += f"model-loader-extra-config: '{{\"enable_gds\": {gds}}}'\n"
     if spec.source.host_path is not None:
         found["MODEL_PATH"] = published_path(spec)
