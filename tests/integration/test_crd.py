@@ -121,6 +121,10 @@ REJECTED = {
         engine(tensorParallelSize=2, loadFormat="safetensors"),
         "tensorParallelSize above 1 needs loadFormat fastsafetensors",
     ),
+    "a group with measured settings": (
+        engine(tensorParallelSize=2, selection="Measured"),
+        "tensorParallelSize above 1 needs selection Fixed",
+    ),
     "too many ranks": (engine(tensorParallelSize=17), "should be less than or equal to 16"),
     "another library": (engine(loadFormat="pickle"), "Unsupported value"),
     "another selection": (engine(selection="Guess"), "Unsupported value"),

@@ -25,8 +25,9 @@ SPECS = {
     "headers only": make_spec(validation={"mode": "Structure", "timeoutSeconds": 5}),
     "nothing": make_spec(validation={"mode": "None"}),
     "every bit by a group": make_spec(
-        validation={"mode": "Full", "engine": {"tensorParallelSize": 2, "queueSize": -1, "selection": "Measured"}}
+        validation={"mode": "Full", "engine": {"tensorParallelSize": 2, "queueSize": -1}}
     ),
+    "measured": make_spec(validation={"engine": {"selection": "Measured"}}),
     "safetensors": make_spec(validation={"engine": {"loadFormat": "safetensors"}}),
 }
 

@@ -28,6 +28,7 @@ MIN_BLOCK_BYTES: Final = 4 * 1024
 MAX_BLOCK_BYTES: Final = 1024**3
 MAX_READ_BYTES_IN_FLIGHT: Final = 4 * 1024**3
 MAX_RANKS: Final = 16
+_ONLY_FIXED: Final = "above 1 needs selection Fixed: what is timed is a load by one process"
 _ONLY_FASTSAFETENSORS: Final = "above 1 needs loadFormat fastsafetensors: safetensors loads in each rank by itself"
 MAX_NODES: Final = 2000
 """More nodes than this would take the object past what etcd and watchers bear: it stalls with the advice to split."""
@@ -313,6 +314,13 @@ class Engine(_Model):
                 ),
                 f"tensorParallelSize {_ONLY_FASTSAFETENSORS}",
             ),
+            (
+                (
+                    "!has(self.tensorParallelSize) || self.tensorParallelSize == 1 || !has(self.selection) || "
+                    "self.selection == 'Fixed'"
+                ),
+                f"tensorParallelSize {_ONLY_FIXED}",
+            ),
         ),
     )
 
@@ -350,6 +358,8 @@ class Engine(_Model):
     def _ranks(self) -> "Engine":
         if self.tensor_parallel_size > 1 and self.load_format != "fastsafetensors":
             raise ValueError(f"validation.engine.tensorParallelSize {_ONLY_FASTSAFETENSORS}")
+        if self.tensor_parallel_size > 1 and self.selection != "Fixed":
+            raise ValueError(f"validation.engine.tensorParallelSize {_ONLY_FIXED}")
         return self
 
 
