@@ -30,7 +30,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_the_page_has_its_commands() -> None:
-    assert len(commands()) == 6
+    assert len(commands()) == 8
 
 
 @pytest.mark.parametrize("command", [command for command in commands() if "--watch" not in command])
