@@ -71,6 +71,7 @@ class BlockReader:
         """
         self.cancelled = cancelled
         self.finished = threading.Event()
+        self.error: BaseException | None = None
         self._files = files
         self._block_bytes = block_bytes
         total = sum(file.size_bytes for file in files)
@@ -144,8 +145,8 @@ class BlockReader:
 
     def _run(self, slot: int) -> None:
         """One thread: takes blocks until there are none."""
-        ways = make_ways(self._sink, self._block_bytes)
         try:
+            ways = make_ways(self._sink, self._block_bytes)
             while not self.cancelled.is_set():
                 with self._lock:
                     block = next(self._blocks, None)
@@ -160,6 +161,10 @@ class BlockReader:
                     self._fail(block.file_index, describe_os_error(error), error)
                 finally:
                     self._exit(block.file_index, file)
+        except BaseException as error:  # noqa: BLE001 - the thread's edge: it comes out of wait()
+            # Out of memory, for one: what this thread left unread would be missed by nobody.
+            self.error = error
+            self.cancelled.set()
         finally:
             self._leave(1)
 
@@ -197,6 +202,8 @@ class BlockReader:
             file.readers -= 1
             if file.readers == 0 and (file.is_last_block_out or index in self._failures):
                 del self._open_files[index]
+                if index in self._failures:
+                    _forget(file.descriptor)
                 os.close(file.descriptor)
 
     def _fail(self, index: int, cause: str, error: OSError | None) -> None:
@@ -224,3 +231,12 @@ class BlockReader:
             self._ways_used.add(chosen)
             done += got
             self._counters[slot] += got
+
+
+def _forget(descriptor: int) -> None:
+    """Takes a failed file out of the page cache: a read that fails leaves pages without content, which cachestat counts."""
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError:
+        # What refuses this advice has no such pages.
+        return

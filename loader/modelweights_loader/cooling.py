@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.errors import describe_os_error
-from modelweights_loader.residency import MethodRefusedError, count_cached_bytes
+from modelweights_loader.residency import METHODS, MethodRefusedError, measure_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,11 +34,13 @@ class Cooling(NamedTuple):
     refusals: tuple[str, ...]
 
 
-def cool(files: tuple[CheckpointFile, ...]) -> Cooling:
+def cool(files: tuple[CheckpointFile, ...], *, all_read: bool = False) -> Cooling:
     """Cools the resident pages of files.
 
     Args:
         files: What to cool.
+        all_read: They were read in full before. Without it nothing is cooled where nobody may know what is resident: that
+            would read the rest from disk, also what memory has no room for.
 
     Returns:
         What was done. A kernel that refuses is no error: the pages stay warm, only less cheap for the kubelet.
@@ -47,19 +49,21 @@ def cool(files: tuple[CheckpointFile, ...]) -> Cooling:
     refusals: dict[str, None] = {}
     for file in files:
         try:
-            cooled += _cool_file(file)
+            cooled += _cool_file(file, all_read=all_read)
         except OSError as error:
             refusals[f"MADV_COLD: {describe_os_error(error)}"] = None
         except MethodRefusedError as refused:
-            refusals[f"cachestat: {refused}"] = None
+            refusals[f"unknown residency: {refused}"] = None
+        except ValueError:
+            refusals[f"{file.path} has shrunk"] = None
     return Cooling(cooled, tuple(refusals))
 
 
-def _cool_file(file: CheckpointFile) -> int:
+def _cool_file(file: CheckpointFile, *, all_read: bool) -> int:
     cooled = 0
     descriptor = os.open(file.real_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        for offset, length in _list_resident(descriptor, file.size_bytes):
+        for offset, length in _list_resident(descriptor, file.size_bytes, all_read=all_read):
             with mmap.mmap(descriptor, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset) as view:
                 # MADV_COLD walks page tables, so the pages have to be mapped first; that is cheap for resident ones.
                 view.madvise(_MADV_POPULATE_READ)
@@ -70,19 +74,26 @@ def _cool_file(file: CheckpointFile) -> int:
     return cooled
 
 
-def _list_resident(descriptor: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yields ranges that are fully resident; where nobody may know, everything is taken for resident."""
+def _list_resident(descriptor: int, size_bytes: int, *, all_read: bool) -> Iterator[tuple[int, int]]:
+    """Yields ranges that are fully resident, as far as anybody may know."""
     for offset in range(0, size_bytes, _WINDOW_BYTES):
         length = min(_WINDOW_BYTES, size_bytes - offset)
-        try:
-            if count_cached_bytes(descriptor, offset, length) >= length:
-                yield offset, length
-                continue
-        except MethodRefusedError:
-            # A node where cachestat is forbidden: the caller measured enough to know that it is mostly warm.
+        if _is_resident(descriptor, offset, length, all_read=all_read):
             yield offset, length
             continue
         for piece in range(offset, offset + length, _PIECE_BYTES):
             piece_length = min(_PIECE_BYTES, offset + length - piece)
-            if count_cached_bytes(descriptor, piece, piece_length) >= piece_length:
+            if _is_resident(descriptor, piece, piece_length, all_read=all_read):
                 yield piece, piece_length
+
+
+def _is_resident(descriptor: int, offset: int, length: int, *, all_read: bool) -> bool:
+    refusal = MethodRefusedError()
+    for method in METHODS:
+        try:
+            return measure_range(descriptor, offset, length, method) >= length
+        except MethodRefusedError as refused:
+            refusal = refused
+    if all_read:
+        return True
+    raise refusal

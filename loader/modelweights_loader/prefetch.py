@@ -218,7 +218,10 @@ class PrefetchHandle:
         self._probes: tuple[CacheProbe, ...] = ()
         self._stopped = False
         self._error: BaseException | None = None
+        self._cancelled_in_time: bool | None = None
         self._ready = threading.Event()
+        self._process = os.getpid()
+        self._follower: threading.Thread | None = None
 
     def _begin(
         self, *, num_threads: int, stop_when_useless: bool, on_progress: Callable[[Progress], None] | None
@@ -228,7 +231,8 @@ class PrefetchHandle:
             "stop_when_useless": stop_when_useless,
             "on_progress": on_progress,
         }
-        threading.Thread(target=self._run, kwargs=settings, daemon=True, name="prefetch").start()
+        self._follower = threading.Thread(target=self._run, kwargs=settings, daemon=True, name="prefetch")
+        self._follower.start()
 
     def _run(
         self, *, num_threads: int, stop_when_useless: bool, on_progress: Callable[[Progress], None] | None
@@ -246,11 +250,14 @@ class PrefetchHandle:
             if on_progress is not None:
                 _follow(self, on_progress)
             self._reader.finished.wait()
+            self._error = self._reader.error
         except BaseException as error:  # noqa: BLE001 - the thread's edge: it comes out of wait()
             self._error = error
             self._reader.cancelled.set()
         finally:
             self._ended = time.monotonic()
+            # A cancel that comes later changes nothing any more.
+            self._cancelled_in_time = self._reader.cancelled.is_set()
             self._ready.set()
 
     @property
@@ -266,6 +273,11 @@ class PrefetchHandle:
         rate = done / seconds
         left = (total - done) / rate if rate else None
         return Progress(done, total, rate, left)
+
+    @property
+    def _was_cancelled(self) -> bool:
+        in_time = self._cancelled_in_time
+        return self._reader.cancelled.is_set() if in_time is None else in_time
 
     @property
     def _read_bytes(self) -> int:
@@ -290,7 +302,11 @@ class PrefetchHandle:
 
         Raises:
             TimeoutError: It is still reading. Wait again, or cancel.
+            RuntimeError: It would wait for ever: called from `on_progress`, or in a forked process, which has no threads.
         """
+        if not self.done and (os.getpid() != self._process or threading.current_thread() is self._follower):
+            message = "a prefetch can't be waited for in a forked process, nor in its own on_progress"
+            raise RuntimeError(message)
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while not self._ready.wait(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
             if self._reader.cancelled.is_set():
@@ -313,7 +329,7 @@ class PrefetchHandle:
             world_size=self._world_size,
             probes=self._probes,
             stopped=self._stopped,
-            cancelled=self._reader.cancelled.is_set() and progress.done_bytes < self._reader.planned_bytes,
+            cancelled=self._was_cancelled and progress.done_bytes < self._reader.planned_bytes,
         )
 
 

@@ -85,7 +85,8 @@ def publish(path: str, checkpoint: Checkpoint, options: PublishOptions) -> tuple
         said.append("the file system keeps nothing in the page cache, so staging into memory is useless there")
     if options.pages == PAGES_COLD:
         # Last of all reads: any later one would make the pages look used again.
-        cooling = call(lambda: cool(checkpoint.shards))
+        all_read = earlier["prefetch"].get("reason") == "Prefetched"
+        cooling = call(lambda: cool(checkpoint.shards, all_read=all_read))
         said.append(f"cooled {format_bytes(cooling.cooled_bytes)}")
         said += [f"not all cooled ({refusal})" for refusal in cooling.refusals]
     figures["marker"], cause = _mark(path, checkpoint, options, str(figures.get("manifestDigest") or ""))

@@ -40,6 +40,7 @@ _SYS_CACHESTAT = 451
 # 6.18 with everything resident. mincore follows the mapping to the real file.
 _OVERLAY_MAGIC = 0x794C7630
 _OVERLAY_REFUSAL = "it says 0 % on overlayfs whatever the truth is"
+_ALWAYS_RESIDENT = "it says here that everything is resident, even what lies behind the end of the file"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MINCORE_WINDOW_BYTES = 2**30
 # 95 % of a normal distribution lie within this many standard deviations.
@@ -132,7 +133,7 @@ def _measure_file(file: CheckpointFile, total_bytes: int, methods: tuple[str, ..
     ways: dict[str, Callable[[], tuple[int, int]]] = {
         METHOD_CACHESTAT: lambda: (count_cached_bytes(descriptor, 0, file.size_bytes), 0),
         METHOD_MINCORE: lambda: (_mincore(descriptor, 0, file.size_bytes), 0),
-        METHOD_SAMPLE: lambda: _sample(descriptor, file.size_bytes, samples),
+        METHOD_SAMPLE: lambda: _sample(descriptor, 0, file.size_bytes, samples),
     }
     try:
         for method in methods:
@@ -155,7 +156,7 @@ def measure_range(descriptor: int, offset: int, length: int, method: str) -> int
         descriptor: An open file.
         offset: Start of the range in bytes, a multiple of the page size.
         length: Length of the range in bytes, not 0.
-        method: cachestat or mincore.
+        method: cachestat, mincore, or sample, which looks at a few pages only.
 
     Returns:
         Bytes, at most the length.
@@ -163,6 +164,8 @@ def measure_range(descriptor: int, offset: int, length: int, method: str) -> int
     Raises:
         MethodRefusedError: It can't be told in this way.
     """
+    if method == METHOD_SAMPLE:
+        return _sample(descriptor, offset, length, _MIN_SAMPLES_PER_FILE)[0]
     count = count_cached_bytes if method == METHOD_CACHESTAT else _mincore
     return min(count(descriptor, offset, length), length)
 
@@ -248,25 +251,37 @@ def _mincore(descriptor: int, start: int, size_bytes: int) -> int:
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    # Nothing can be resident that far behind the end, not even by the largest page. Where it is said to be, everything is:
+    # in a user namespace, where other owners look like this one; in gVisor; below a read-only layer of an overlay.
+    behind = (os.fstat(descriptor).st_size // _MINCORE_WINDOW_BYTES + 2) * _MINCORE_WINDOW_BYTES
+    if _count_pages(libc, descriptor, behind, _PAGE_BYTES):
+        raise MethodRefusedError(_ALWAYS_RESIDENT)
     pages = 0
     for offset in range(0, size_bytes, _MINCORE_WINDOW_BYTES):
         length = min(_MINCORE_WINDOW_BYTES, size_bytes - offset)
-        # PROT_READ is 1, MAP_SHARED is 1.
-        address = libc.mmap(None, length, 1, 1, descriptor, start + offset)
-        if address in (None, ctypes.c_void_p(-1).value):
-            raise MethodRefusedError(describe_refusal(ctypes.get_errno()))
-        try:
-            vector = (ctypes.c_ubyte * ((length + _PAGE_BYTES - 1) // _PAGE_BYTES))()
-            if libc.mincore(address, length, ctypes.byref(vector)) != 0:
-                raise MethodRefusedError(describe_refusal(ctypes.get_errno()))
-        finally:
-            libc.munmap(address, length)
-        # Only the lowest bit of each byte is defined.
-        pages += sum(bytes(vector).count(value) for value in range(1, 256, 2)) if any(vector) else 0
+        pages += _count_pages(libc, descriptor, start + offset, length)
     return pages * _PAGE_BYTES
 
 
-def _sample(descriptor: int, size_bytes: int, samples: int) -> tuple[int, int]:
+def _count_pages(libc: ctypes.CDLL, descriptor: int, offset: int, length: int) -> int:
+    """Pages of a range that mincore(2) says are resident."""
+    import ctypes  # noqa: PLC0415 - see count_cached_bytes
+
+    # PROT_READ is 1, MAP_SHARED is 1.
+    address = libc.mmap(None, length, 1, 1, descriptor, offset)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise MethodRefusedError(describe_refusal(ctypes.get_errno()))
+    try:
+        vector = (ctypes.c_ubyte * ((length + _PAGE_BYTES - 1) // _PAGE_BYTES))()
+        if libc.mincore(address, length, ctypes.byref(vector)) != 0:
+            raise MethodRefusedError(describe_refusal(ctypes.get_errno()))
+    finally:
+        libc.munmap(address, length)
+    # Only the lowest bit of each byte is defined.
+    return sum(bytes(vector).count(value) for value in range(1, 256, 2)) if any(vector) else 0
+
+
+def _sample(descriptor: int, start: int, size_bytes: int, samples: int) -> tuple[int, int]:
     """Resident bytes and the half-width of their 95 % interval, by reading random pages without waiting for the disk.
 
     One random page per stratum of equal length: never worse than plain sampling, and better for files whose first part
@@ -287,7 +302,7 @@ def _sample(descriptor: int, size_bytes: int, samples: int) -> tuple[int, int]:
         first, last = stratum * pages // count, (stratum + 1) * pages // count
         page = random.randrange(first, last)  # noqa: S311 - statistics, no secret
         try:
-            hits += os.preadv(descriptor, [buffer], page * _PAGE_BYTES, nowait)
+            hits += os.preadv(descriptor, [buffer], start + page * _PAGE_BYTES, nowait)
         except BlockingIOError:
             continue
         except OSError as error:

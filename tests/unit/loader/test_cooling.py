@@ -11,7 +11,7 @@ import pytest
 from modelweights_loader import cooling
 from modelweights_loader.checkpoint import CheckpointFile
 from modelweights_loader.cooling import cool
-from modelweights_loader.residency import MethodRefusedError, measure
+from modelweights_loader.residency import METHODS, MethodRefusedError, measure
 from tests.checkpoints.synthetic import make_synthetic
 from tests.unit.loader.conftest import evict, run_loader
 from tests.unit.loader.memory_group import make_memory_group
@@ -64,12 +64,42 @@ def test_a_refusal_is_said_and_no_error(disk: Path, monkeypatch: pytest.MonkeyPa
     assert result.refusals[0].startswith("MADV_COLD: EINVAL")
 
 
-def test_without_cachestat_everything_is_cooled(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("refused", [("cachestat",), ("cachestat", "mincore")])
+def test_what_is_not_resident_is_not_read_in_where_better_methods_are_refused(
+    disk: Path, monkeypatch: pytest.MonkeyPatch, refused: tuple[str, ...]
+) -> None:
+    """Another user's file: read whole to be cooled, it would push out what the memory limit had room for."""
+    file = _make(disk)
+    descriptor = os.open(file.real_path, os.O_RDONLY)
+    os.posix_fadvise(descriptor, SIZE // 2, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+    monkeypatch.setattr(cooling, "METHODS", tuple(method for method in METHODS if method not in refused))
+    assert cool((file,), all_read=True).cooled_bytes == SIZE // 2
+    percent = measure((file,)).percent
+    assert percent is not None
+    # The samples themselves read single pages.
+    assert 50.0 <= percent < 53.0
+
+
+@pytest.mark.parametrize(("all_read", "cooled"), [(True, SIZE), (False, 0)])
+def test_where_nobody_may_know_only_what_was_read_is_cooled(
+    disk: Path, monkeypatch: pytest.MonkeyPatch, cooled: int, *, all_read: bool
+) -> None:
     def refuse(*_: object) -> int:
         raise MethodRefusedError("no")
 
-    monkeypatch.setattr(cooling, "count_cached_bytes", refuse)
-    assert cool((_make(disk),)).cooled_bytes == SIZE
+    monkeypatch.setattr(cooling, "measure_range", refuse)
+    result = cool((_make(disk),), all_read=all_read)
+    assert result.cooled_bytes == cooled
+    assert result.refusals == (() if all_read else ("unknown residency: no",))
+
+
+def test_a_file_that_has_shrunk_is_said_and_no_error(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _make(disk)
+    # It shrinks between the look and the mapping.
+    monkeypatch.setattr(cooling, "measure_range", lambda _descriptor, _offset, length, _method: length)
+    os.truncate(file.real_path, SIZE // 2 + 1)
+    assert cool((file,)).refusals == ("shard has shrunk",)
 
 
 @pytest.mark.parametrize("cold", ["--pages=Cold", "--cool"])

@@ -17,6 +17,7 @@ from modelweights_loader.checkpoint import CheckpointFile, find_checkpoint
 from modelweights_loader.prefetch import Progress, prefetch
 from modelweights_loader.residency import measure
 from tests.checkpoints.synthetic import make_synthetic
+from tests.filesystems.loop import mount_image
 from tests.unit.loader.conftest import evict, run_loader
 
 if TYPE_CHECKING:
@@ -200,3 +201,21 @@ def test_small_blocks_are_taken_in_runs_where_there_is_enough_for_all(cold: Chec
     assert max(taken(2, 2**16)) == 2**21
     assert max(taken(16, 2**20)) == 2**20  # too little for runs: single blocks
     assert max(taken(1, 2**22, 2**20)) == 2**20
+
+
+def test_pages_whose_read_failed_are_not_resident(disk: Path) -> None:
+    """The kernel keeps them, without content, and cachestat counts them."""
+    image = disk / "image"
+    with mount_image("ext4", image, disk / "mounted") as mounted:
+        folder = make_synthetic(mounted / "model", 2 * SIZE, shards=2)
+        checkpoint = find_checkpoint(str(folder))
+        evict(folder)
+        whole = image.stat().st_size
+        os.truncate(image, 2**20)
+        try:
+            result = prefetch(checkpoint.shards)
+            residency = measure(checkpoint.shards)
+        finally:
+            os.truncate(image, whole)
+    assert [failure.cause for failure in result.failures] == ["EIO: Input/output error"] * 2
+    assert (residency.resident_bytes, residency.method) == (0, "cachestat")

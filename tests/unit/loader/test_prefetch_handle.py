@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modelweights_loader.checkpoint import Checkpoint
+    from modelweights_loader.prefetch import PrefetchHandle
 
 DEADLINE_SECONDS = 10.0
 
@@ -170,3 +171,45 @@ def test_threads_that_can_not_be_had_are_an_error_and_no_hang(
     with pytest.raises(RuntimeError, match="new thread"):
         start_prefetch(cold.shards, num_threads=4, block_bytes=2**20).wait(DEADLINE_SECONDS)
     assert wait_for(lambda: not _own_threads() and not _open_shards(cold), DEADLINE_SECONDS)
+
+
+def test_memory_that_runs_out_in_a_thread_is_an_error_and_no_silence(
+    cold: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(os, "sendfile", read)
+    with pytest.raises(MemoryError):
+        start_prefetch(cold.shards, num_threads=2).wait(DEADLINE_SECONDS)
+    assert wait_for(lambda: not _own_threads() and not _open_shards(cold), DEADLINE_SECONDS)
+
+
+def test_a_cancel_after_the_end_changes_nothing(cold: Checkpoint) -> None:
+    os.unlink(cold.shards[0].real_path)
+    handle = start_prefetch(cold.shards)
+    before = handle.wait(DEADLINE_SECONDS)
+    handle.cancel()
+    assert handle.wait(DEADLINE_SECONDS) == before
+    assert (len(before.failures), before.cancelled) == (1, False)
+
+
+def test_waiting_where_it_would_never_end_is_an_error(cold: Checkpoint, gate: Gate) -> None:
+    """In its own listener; and in a forked process, which has none of the threads."""
+    handles: list[PrefetchHandle] = []
+    ready = threading.Event()
+
+    def listen(_: Progress) -> None:
+        ready.wait(DEADLINE_SECONDS)
+        handles[0].wait()
+
+    handles.append(start_prefetch(cold.shards, on_progress=listen))
+    ready.set()
+    process = handles[0]._process
+    handles[0]._process = -1
+    with pytest.raises(RuntimeError, match="forked"):
+        handles[0].wait(DEADLINE_SECONDS)
+    handles[0]._process = process
+    gate.set()
+    with pytest.raises(RuntimeError, match="on_progress"):
+        handles[0].wait(DEADLINE_SECONDS)

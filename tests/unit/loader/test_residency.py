@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,10 +14,10 @@ from modelweights_loader import residency as module
 from modelweights_loader.checkpoint import CheckpointFile
 from modelweights_loader.residency import METHODS, MethodRefusedError, measure
 from modelweights_loader.residency_table import describe_json, format_table
+from tests.unit.loader.conftest import LOADER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PAGES = 4096
@@ -97,3 +100,37 @@ def test_empty_files_are_resident(disk: Path) -> None:
 @pytest.mark.parametrize(("hits", "count"), [(0, 1000), (1000, 1000)])
 def test_the_error_is_never_zero_without_having_seen_all(hits: int, count: int) -> None:
     assert 0.001 < module._half_width(hits, count) < 0.005
+
+
+def test_an_owner_in_a_user_namespace_who_only_looks_like_us_is_not_believed(
+    make_file: Callable[[float], CheckpointFile],
+) -> None:
+    """There every unknown owner is 65534, as is the usual `nobody`, and mincore says 100 % whatever the truth is."""
+    file = make_file(0.0)
+    os.chown(file.real_path, 1000, 1000)
+    # Readable for others, but not writable.
+    os.chmod(file.real_path, 0o644)
+    script = """
+import ctypes, os, sys
+from modelweights_loader.checkpoint import CheckpointFile
+from modelweights_loader import residency
+import random
+print(end="ready\\n" if ctypes.CDLL(None).unshare(0x10000000) == 0 else "no user namespace\\n", flush=True)
+sys.stdin.readline()
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+found = residency.measure((CheckpointFile("x", sys.argv[1], int(sys.argv[2])),), ("mincore",))
+print(os.stat(sys.argv[1]).st_uid, os.geteuid(), found.method, found.refusals)
+"""
+    command = [sys.executable, "-c", script, file.real_path, str(file.size_bytes)]
+    environment = {**os.environ, "PYTHONPATH": str(LOADER)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for kind in ("gid", "uid"):
+            Path(f"/proc/{process.pid}/{kind}_map").write_text("65534 5000 1\n", encoding="ascii")
+        said, _ = process.communicate("\n", timeout=30)
+    assert said.startswith("65534 65534 unknown ")
+    assert "behind the end of the file" in said
