@@ -25,7 +25,9 @@ def add(commands: Commands) -> None:
     """
     command = add_command(commands, "flags", run, "print engine settings that make the staging count", path="?")
     command.add_argument("--json", action="store_true", help="for programs")
-    command.add_argument("--engine", choices=("vllm", "sglang", "all"), default="all", help="for one engine only")
+    command.add_argument(
+        "--engine", choices=("vllm", "sglang", "all"), default="all", help="for one engine only (default all)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -49,7 +51,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
         raise UsageError(message)
     if arguments.path is not None:
         find(arguments)
-    prefetch, validated, tuned = (read_result(arguments.results, step) for step in ("prefetch", "validate", "tune"))
+    prefetch, validated, tuned = (
+        read_result(arguments.results, step, arguments.path or "") for step in ("prefetch", "validate", "tune"))
     engines = ENGINES if arguments.engine == "all" else (arguments.engine,)
     settings = make_settings(prefetch, validated, tuned, engines)
     print(json.dumps(settings.as_json(), indent=1) if arguments.json else format_settings(settings))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 POLICIES = ("BestEffort", "Required")
 UNKNOWN_RESIDENCY = ("Fail", "Accept")
+# `marker` has it too, and is not imported for it.
+MARKER_FOLDER = ".modelweights"
 _MAX_QUEUE_SIZE = 64
 _MAX_RANKS = 64
 
@@ -62,10 +64,12 @@ def add_command(
     """
     command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
     command.add_argument("path", metavar="PATH", nargs=path, type=parse_path, help="folder of the checkpoint")
-    command.add_argument("--root", metavar="DIR", help="PATH and its links must stay below this folder")
-    command.add_argument("--report", metavar="FILE", help="write one JSON object of at most 1024 bytes there, in place")
+    command.add_argument("--root", metavar="DIR", type=parse_place, help="PATH and its links must stay below this folder")
     command.add_argument(
-        "--results", metavar="DIR", help="write DIR/<step>.json in full; later steps read earlier ones"
+        "--report", metavar="FILE", type=parse_place, help="write one JSON object of at most 1024 bytes there, in place"
+    )
+    command.add_argument(
+        "--results", metavar="DIR", type=parse_place, help="write DIR/<step>.json in full; later steps read earlier ones"
     )
     command.set_defaults(run=run)
     return command
@@ -77,7 +81,9 @@ def add_policy(command: argparse.ArgumentParser) -> None:
     Args:
         command: Its parser.
     """
-    command.add_argument("--policy", choices=POLICIES, default="BestEffort", help="Required fails when not resident")
+    command.add_argument(
+        "--policy", choices=POLICIES, default="BestEffort", help="Required fails when not resident (default BestEffort)"
+    )
     command.add_argument(
         "--min-resident-percent",
         metavar="PERCENT",
@@ -107,6 +113,24 @@ def parse_path(text: str) -> str:
     """
     if not text:
         message = "PATH is empty"
+        raise argparse.ArgumentTypeError(message)
+    return text
+
+
+def parse_place(text: str) -> str:
+    """Refuses an empty name of a file or folder, for the same reason.
+
+    Args:
+        text: As given.
+
+    Returns:
+        The same.
+
+    Raises:
+        argparse.ArgumentTypeError: It is empty.
+    """
+    if not text:
+        message = "it is empty"
         raise argparse.ArgumentTypeError(message)
     return text
 
@@ -272,6 +296,21 @@ def _checked(convert: Callable[[str], float], text: str, what: str, low: float, 
     return value
 
 
+def check_outputs(arguments: argparse.Namespace) -> None:
+    """Makes sure that nothing is written between the checkpoint's files, before anything else is looked at.
+
+    Args:
+        arguments: path; report, results and marker_dir, where there are any.
+
+    Raises:
+        UsageError: A report, result or marker would lie in the checkpoint.
+    """
+    from modelweights_loader.interruptible import call  # noqa: PLC0415 - see the package's docstring
+
+    if arguments.path is not None:
+        call(lambda: _refuse_places(arguments, arguments.path, set()))
+
+
 def find(arguments: argparse.Namespace) -> Checkpoint:
     """Finds the checkpoint that a command is about.
 
@@ -283,27 +322,32 @@ def find(arguments: argparse.Namespace) -> Checkpoint:
 
     Raises:
         LoaderError: See `find_checkpoint`.
-        UsageError: A report or result would be written between the checkpoint's files.
+        UsageError: A report or result would be written over one of the checkpoint's files.
     """
     from modelweights_loader.checkpoint import find_checkpoint  # noqa: PLC0415 - see the package's docstring
     from modelweights_loader.interruptible import call  # noqa: PLC0415
 
     checkpoint = call(lambda: find_checkpoint(arguments.path, arguments.root))
-    for option in ("report", "results"):
-        written = getattr(arguments, option, None)
-        if written is not None and _lies_in(checkpoint.path, written, is_folder=option == "results"):
-            # It must not be written for this error either.
-            arguments.report = arguments.results = None
-            message = (
-                f"--{option} {written} lies in the checkpoint {checkpoint.path}, whose files are hashed and never "
-                "changed; name another place"
-            )
-            raise UsageError(message)
+    # A snapshot's files lie elsewhere in its cache.
+    call(lambda: _refuse_places(arguments, checkpoint.path, {file.real_path for file in checkpoint.files}))
     return checkpoint
 
 
-def _lies_in(folder: str, path: str, *, is_folder: bool) -> bool:
-    """Whether a file that is to be written belongs to a folder; a link is taken for what it leads to."""
-    place = os.path.realpath(path)
+def _refuse_places(arguments: argparse.Namespace, folder: str, files: set[str]) -> None:
     inside = os.path.realpath(folder)
-    return place.startswith(inside + os.sep) or (is_folder and place == inside)
+    for name in ("report", "results", "marker_dir"):
+        written = getattr(arguments, name, None)
+        if written is None:
+            continue
+        # A link is taken for what it leads to.
+        place = os.path.realpath(written)
+        lies_in = place.startswith(inside.rstrip(os.sep) + os.sep) or (name != "report" and place == inside)
+        # The folder of the markers may lie in the model, where that is the root of the storage: its name is hidden.
+        if place in files or (lies_in and not (name == "marker_dir" and os.path.basename(place) == MARKER_FOLDER)):
+            # Nothing must be written for this error either.
+            arguments.report = arguments.results = None
+            message = (
+                f"--{name.replace('_', '-')} {written} lies in the checkpoint {folder}, whose files are hashed and never "
+                "changed; name another place"
+            )
+            raise UsageError(message)

@@ -24,7 +24,7 @@ def add(commands: Commands) -> None:
     Args:
         commands: Where to.
     """
-    command = add_command(commands, "validate", run, "prove that ParallelLoader loads every tensor")
+    command = add_command(commands, "validate", run, "prove that every tensor loads, and hash the files")
     add_arguments(command)
 
 
@@ -35,13 +35,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         command: Its parser, or that of a command that includes it.
     """
     command.add_argument(
-        "--mode", choices=("Load", "Full", "Structure", "None"), default="Load", help="Full compares every bit"
+        "--mode",
+        choices=("Load", "Full", "Structure", "None"),
+        default="Load",
+        help="Load (default) every tensor; Full compares every bit too; Structure: headers only; None: hashes only",
     )
     command.add_argument(
         "--load-format",
         choices=("fastsafetensors", "safetensors"),
         default="fastsafetensors",
-        help="which library loads and decides; the other one's verdict is reported too",
+        help="which library loads and decides (default fastsafetensors); the other one's verdict is reported too",
     )
     command.add_argument(
         "--queue-size",
@@ -59,9 +62,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--odirect", action="store_true", help="read past the page cache, as fastsafetensors does")
     command.add_argument("--expect", metavar="FILE", default="", help="hashes to compare: a manifest, or of sha256sum")
-    command.add_argument("--manifest", metavar="FILE", default="", help="write paths, sizes, hashes, tensor counts")
-    command.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    command.add_argument("--gds", choices=("Auto", "Never"), default="Auto", help="GPUDirect Storage, with cuda only")
+    command.add_argument(
+        "--manifest", metavar="FILE", default="", help="write paths, sizes, hashes, tensor counts, outside of PATH"
+    )
+    command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where tensors go (default cpu)")
+    command.add_argument(
+        "--gds", choices=("Auto", "Never"), default="Auto", help="GPUDirect Storage, with cuda only (default Auto)"
+    )
     command.add_argument(
         "--timeout-seconds", metavar="N", type=parse_seconds, default=0.0, help="0 (default) grows with the bytes"
     )
