@@ -117,10 +117,7 @@ def validate(
         LoaderError: Any of its kinds; its figures hold the verdicts, as far as they are known.
     """
     with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(process)] if process is not None else []
-        if options.mode in LOADING_MODES:
-            while len(processes) < options.world_size:
-                processes.append(stack.enter_context(LoadProcess()))
+        processes = _start_processes(stack, options, process)
         expected = read_expectations(options.expect_file, checkpoint) if options.expect_file else None
         structure = None if options.mode == MODE_NONE else read_structure(checkpoint)
         timeout_seconds = options.timeout_seconds or choose_timeout(checkpoint.size_bytes)
@@ -146,9 +143,23 @@ def validate(
             "comparedHashes": hasher.checked_count or None,
         }
         if options.manifest_file:
-            counts = {} if structure is None else {path: len(h.tensors) for path, h in structure.headers.items()}
-            write_manifest(options.manifest_file, encode_manifest(hasher.lines(), counts))
+            write_manifest(options.manifest_file, encode_manifest(hasher.lines(), _count_tensors(structure)))
     return figures
+
+
+def _start_processes(
+    stack: contextlib.ExitStack, options: ValidateOptions, process: LoadProcess | None
+) -> list[LoadProcess]:
+    """As many as there are ranks; the stack ends them in any case."""
+    processes = [stack.enter_context(process)] if process is not None else []
+    if options.mode in LOADING_MODES:
+        while len(processes) < options.world_size:
+            processes.append(stack.enter_context(LoadProcess()))
+    return processes
+
+
+def _count_tensors(structure: Structure | None) -> dict[str, int]:
+    return {} if structure is None else {path: len(header.tensors) for path, header in structure.headers.items()}
 
 
 class _Load:
