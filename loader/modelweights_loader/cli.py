@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from modelweights_loader import __version__
 from modelweights_loader.commands import flags, prefetch, report, residency, stage, tune, validate, wait
-from modelweights_loader.commands.options import Parser
+from modelweights_loader.commands.options import Parser, check_outputs
 from modelweights_loader.errors import (
     InterruptedByUserError,
     LoaderError,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 # In the order of the help text: that of the staging pods, then those for people.
+_STEPS = ("prefetch", "validate", "tune", "report", "stage")
 _COMMANDS = (prefetch, validate, tune, report, residency, wait, stage, flags)
 
 
@@ -107,6 +108,11 @@ def _run(arguments: argparse.Namespace) -> int:
     run: Callable[[argparse.Namespace], Outcome] = arguments.run
     exit_code = 0
     try:
+        check_outputs(arguments)
+        if arguments.results is not None and arguments.command != "flags":
+            from modelweights_loader.report import remove_results  # noqa: PLC0415 - `wait` rarely needs it
+
+            remove_results(arguments.results, _STEPS if arguments.command == "stage" else (arguments.command,))
         outcome = run(arguments)
     except KeyboardInterrupt:
         exit_code, outcome = _describe(InterruptedByUserError("interrupted"))
@@ -132,7 +138,7 @@ def _write_reports(arguments: argparse.Namespace, outcome: Outcome, seconds: flo
         if arguments.results is not None and arguments.command != "flags":
             from modelweights_loader.report import write_result  # noqa: PLC0415 - `wait` rarely needs it
 
-            write_result(arguments.results, arguments.command, report)
+            write_result(arguments.results, arguments.command, report, arguments.path)
         if arguments.report is not None:
             from modelweights_loader.report import write_report  # noqa: PLC0415 - `wait` rarely needs it
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from modelweights_loader import marker as markers
 from modelweights_loader.checkpoint import resolve_below
 from modelweights_loader.cooling import cool
-from modelweights_loader.errors import NoRoomError, WillNotWorkError, describe_os_error
+from modelweights_loader.errors import NoRoomError, TryAgainError, WillNotWorkError, describe_os_error
 from modelweights_loader.interruptible import call
 from modelweights_loader.quantity import format_bytes
 from modelweights_loader.report import read_result
@@ -67,9 +67,13 @@ def publish(path: str, checkpoint: Checkpoint, options: PublishOptions) -> tuple
 
     Raises:
         NoRoomError: The policy asks for more residency than there is.
+        TryAgainError: The checkpoint is no longer what was validated.
         WillNotWorkError: The policy asks for residency, and nobody may measure it.
     """
-    earlier = {step: read_result(options.results, step) for step in _STEPS} | dict(options.earlier)
+    earlier = {step: read_result(options.results, step, path) for step in _STEPS} | dict(options.earlier)
+    # What a step measured when it failed is for people only.
+    earlier = {step: result if result.get("exitCode", 0) == 0 else {} for step, result in earlier.items()}
+    _check_unchanged(checkpoint, earlier["validate"])
     residency = call(lambda: measure(checkpoint.shards))
     figures = _sum_up(checkpoint, earlier, residency)
     check_policy(
@@ -93,6 +97,18 @@ def publish(path: str, checkpoint: Checkpoint, options: PublishOptions) -> tuple
     if cause:
         said.append(cause)
     return figures, "; ".join(said)
+
+
+def _check_unchanged(checkpoint: Checkpoint, validated: dict[str, Any]) -> None:
+    """A digest must not be published for files that are plainly others than those that were hashed."""
+    now = {"sizeBytes": checkpoint.size_bytes, "fileCount": len(checkpoint.files)}
+    for name, value in now.items():
+        if validated.get(name, value) != value:
+            message = (
+                f"{checkpoint.path} has changed since it was validated ({name} was {validated[name]}, is {value}); stop "
+                "what writes there"
+            )
+            raise TryAgainError(message, reason="FileChanged")
 
 
 def _sum_up(checkpoint: Checkpoint, earlier: dict[str, dict[str, Any]], residency: Residency) -> dict[str, object]:

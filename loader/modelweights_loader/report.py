@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modelweights_loader.errors import WillNotWorkError, describe_os_error
 from modelweights_loader.small_files import read_regular, write_atomically, write_in_place
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 MAX_REPORT_BYTES = 1024
 _ELLIPSIS = "…"
+_PATH = "path"
 
 
 def encode_report(report: dict[str, object], limit_bytes: int = MAX_REPORT_BYTES) -> bytes:
@@ -42,17 +46,8 @@ def encode_report(report: dict[str, object], limit_bytes: int = MAX_REPORT_BYTES
 
 
 def _encode(report: dict[str, object]) -> bytes:
-    text = json.dumps(report, ensure_ascii=False, separators=(",", ":"))
-    # File names that are no UTF-8 arrive with lone surrogates.
-    return text.encode("utf-8", "backslashreplace").replace(b"\\u", b"?u") if not _is_clean(text) else text.encode()
-
-
-def _is_clean(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    # File names that are no UTF-8 arrive with lone surrogates, each of which becomes a question mark.
+    return json.dumps(report, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def write_report(path: str, report: dict[str, object]) -> None:
@@ -74,20 +69,21 @@ def write_report(path: str, report: dict[str, object]) -> None:
         raise WillNotWorkError(message, reason="ReportNotWritable") from error
 
 
-def write_result(folder: str, step: str, report: dict[str, object]) -> None:
+def write_result(folder: str, step: str, report: dict[str, object], path: str) -> None:
     """Writes DIR/<step>.json in full, whole or not at all.
 
     Args:
         folder: The results folder; created when missing.
         step: Names the file.
         report: See `encode_report`; not cut here.
+        path: The checkpoint that it is about.
 
     Raises:
         WillNotWorkError: It can't be written.
     """
     try:
         os.makedirs(folder, exist_ok=True)
-        text = json.dumps(report, ensure_ascii=True, indent=1) + "\n"
+        text = json.dumps({**report, _PATH: os.path.realpath(path)}, ensure_ascii=True, indent=1) + "\n"
         write_atomically(os.path.join(folder, f"{step}.json"), text.encode())
     except OSError as error:
         message = (
@@ -96,12 +92,27 @@ def write_result(folder: str, step: str, report: dict[str, object]) -> None:
         raise WillNotWorkError(message, reason="ResultsNotWritable") from error
 
 
-def read_result(folder: str | None, step: str) -> dict[str, Any]:
+def remove_results(folder: str, steps: Iterable[str]) -> None:
+    """Removes what earlier runs left, so that nobody takes it for that of the run that begins.
+
+    Args:
+        folder: The results folder.
+        steps: Whose results. What can't be removed can't be written either, which is said then.
+    """
+    for step in steps:
+        try:
+            os.unlink(os.path.join(folder, f"{step}.json"))
+        except OSError:
+            continue
+
+
+def read_result(folder: str | None, step: str, path: str | None) -> dict[str, Any]:
     """Reads what an earlier step left.
 
     Args:
         folder: The results folder, or None.
         step: Whose result.
+        path: The checkpoint that it must be about; None takes any.
 
     Returns:
         Its report in full; empty when there is none or it can't be read.
@@ -112,4 +123,7 @@ def read_result(folder: str | None, step: str) -> dict[str, Any]:
         parsed = json.loads(read_regular(os.path.join(folder, f"{step}.json")))
     except (OSError, ValueError, RecursionError):
         return {}
-    return parsed if isinstance(parsed, dict) else {}
+    if not isinstance(parsed, dict):
+        return {}
+    about = parsed.pop(_PATH, None)
+    return parsed if path is None or about in (None, os.path.realpath(path)) else {}

@@ -67,9 +67,21 @@ def write_in_place(path: str, content: bytes) -> None:
             import errno  # noqa: PLC0415 - only on the way to an error
 
             raise OSError(errno.ENOTSUP, "it is a block device")
-        os.write(descriptor, content)
+        _write_all(descriptor, content, mode)
     finally:
         os.close(descriptor)
+
+
+def _write_all(descriptor: int, content: bytes, mode: int) -> None:
+    """A limit of the file's size takes a part first, and refuses the next write."""
+    try:
+        while content:
+            content = content[os.write(descriptor, content) :]
+    except OSError:
+        # Nothing is better than half of it.
+        if stat.S_ISREG(mode):
+            os.ftruncate(descriptor, 0)
+        raise
 
 
 def write_atomically(path: str, content: bytes, mode: int = 0o644) -> None:

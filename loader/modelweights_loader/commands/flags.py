@@ -51,7 +51,9 @@ def run(arguments: argparse.Namespace) -> Outcome:
         raise UsageError(message)
     if arguments.path is not None:
         find(arguments)
-    prefetch, validated, tuned = (read_result(arguments.results, step) for step in ("prefetch", "validate", "tune"))
+    prefetch, validated, tuned = (
+        read_result(arguments.results, step, arguments.path) for step in ("prefetch", "validate", "tune")
+    )
     engines = ENGINES if arguments.engine == "all" else (arguments.engine,)
     settings = make_settings(prefetch, validated, tuned, engines)
     print(json.dumps(settings.as_json(), indent=1) if arguments.json else format_settings(settings))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modelweights_loader.commands.options import add_command, add_policy, find
+from modelweights_loader.commands.options import add_command, add_policy, find, parse_place
 from modelweights_loader.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -35,8 +35,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     Args:
         command: Its parser, or that of a command that includes it.
     """
-    command.add_argument("--marker-dir", metavar="DIR", help="write the marker there")
-    command.add_argument("--marker-root", metavar="DIR", help="the marker's path is relative to this (default --root)")
+    command.add_argument("--marker-dir", metavar="DIR", type=parse_place, help="write the marker there")
+    command.add_argument(
+        "--marker-root", metavar="DIR", type=parse_place, help="the marker's path is relative to this (default --root)"
+    )
     command.add_argument("--node-boot-id", metavar="ID", default="", help="copied into the marker")
     command.add_argument(
         "--pages",

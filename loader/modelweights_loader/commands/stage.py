@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
             else:
                 outcome = validate.validate_checkpoint(checkpoint, arguments, process)
             earlier[step] = make_report(step, outcome, time.monotonic() - started)
-            _write_result(arguments.results, step, earlier[step])
+            _write_result(arguments, step, earlier[step])
             print(f"{step}: {outcome.message}", flush=True)
         return report.publish_checkpoint(checkpoint, arguments, arguments.results, earlier)
     finally:
@@ -76,8 +76,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
             process.kill()
 
 
-def _write_result(folder: str | None, step: str, result: dict[str, Any]) -> None:
-    if folder is not None:
+def _write_result(arguments: argparse.Namespace, step: str, result: dict[str, Any]) -> None:
+    if arguments.results is not None:
         from modelweights_loader.report import write_result  # noqa: PLC0415 - see the package's docstring
 
-        write_result(folder, step, result)
+        write_result(arguments.results, step, result, arguments.path)

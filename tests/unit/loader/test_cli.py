@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,10 +20,17 @@ from tests.checkpoints.synthetic import make_synthetic
 from tests.unit.loader.conftest import LOADER, evict, run_as_staging_user, run_loader
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 COMMAND = (sys.executable, "-m", "modelweights_loader")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(LOADER), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def run(words: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+    """Runs the loader without a report of its own."""
+    command = [*COMMAND, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=ENVIRONMENT)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +191,15 @@ def test_a_shard_that_the_staging_user_may_not_read(disk: Path) -> None:
 )
 def test_signals_end_it_in_order(tmp_path: Path, number: signal.Signals, code: int, reason: str) -> None:
     (tmp_path / ".modelweights").mkdir()
-    command = [sys.executable, "-m", "modelweights_loader", "wait", str(tmp_path), "--report", str(tmp_path / "report")]
+    command = [
+        sys.executable,
+        "-m",
+        "modelweights_loader",
+        "wait",
+        str(tmp_path / "m"),
+        "--report",
+        str(tmp_path / "report"),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(LOADER)}
     # A shell starts what runs in the background with SIGINT ignored, and so would this test's child be.
     with subprocess.Popen(
@@ -291,3 +307,66 @@ def test_what_the_machine_lacks_is_no_bug(
     monkeypatch.setattr("modelweights_loader.commands.residency.run", fail)
     assert main(["residency", "x"]) == code
     assert capsys.readouterr().err.startswith(f"residency: {reason}: ")
+
+
+def test_no_report_is_written_over_a_checkpoint_that_is_refused(split: Path) -> None:
+    """Neither where its files are not even looked at."""
+    (split / "model.safetensors.index.json").write_text("{}", encoding="ascii")
+    config = split / "config.json"
+    commands: list[list[str | Path]] = [
+        ["prefetch"],
+        ["prefetch", "--rank", "5"],
+        ["report", "--marker-dir", split],
+        ["wait"],
+    ]
+    for words in commands:
+        ended = run([*words, split, "--report", config, "--results", split / "results"])
+        assert (ended.returncode, "lies in the checkpoint" in ended.stderr) == (2, True)
+    assert config.read_text(encoding="ascii") == "{}"
+    assert not (split / "results").exists()
+
+
+def test_no_report_is_written_over_a_blob_of_the_cache(split: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "models--a--b"
+    snapshot = repository / "snapshots" / "one"
+    snapshot.mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    for file in split.iterdir():
+        file.rename(repository / "blobs" / file.name)
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    blob = repository / "blobs" / "config.json"
+    assert run(["prefetch", snapshot, "--report", blob]).returncode == 2
+    assert blob.read_text(encoding="ascii") == "{}"
+
+
+def test_no_marker_is_written_between_the_weights(split: Path) -> None:
+    names = sorted(path.name for path in split.iterdir())
+    ended = run(["stage", split, "--mode", "Structure", "--marker-dir", split])
+    assert (ended.returncode, sorted(path.name for path in split.iterdir())) == (2, names)
+    (split / ".modelweights").mkdir()
+    words = ["stage", split, "--mode", "Structure", "--marker-dir", split / ".modelweights", "--marker-root", split]
+    assert run(words).returncode == 0
+    assert run(["wait", split, "--timeout-seconds", "1"]).returncode == 0
+
+
+@pytest.mark.parametrize("option", ["--root", "--report", "--results", "--marker-dir", "--marker-root"])
+def test_an_empty_place_is_an_error_and_not_the_current_folder(split: Path, option: str) -> None:
+    ended = run(["stage", split, option, ""])
+    assert (ended.returncode, f"argument {option}: it is empty" in ended.stderr) == (2, True)
+
+
+def test_a_digest_of_another_checkpoint_or_of_an_earlier_run_is_not_published(split: Path, tmp_path: Path) -> None:
+    results, markers = tmp_path / "results", tmp_path / "markers"
+    markers.mkdir()
+    assert run(["stage", split, "--mode", "Structure", "--results", results]).returncode == 0
+    other = tmp_path / "other"
+    shutil.copytree(split, other)
+    ended = run(["report", other, "--results", results, "--marker-dir", markers])
+    assert (ended.returncode, "NotValidated" in ended.stderr) == (20, True)
+    # Now the same one is staged again, and fails.
+    next(split.glob("*.safetensors")).write_bytes(b"")
+    assert run(["stage", split, "--mode", "Structure", "--results", results]).returncode == 30
+    assert [path.name for path in results.iterdir()] == ["stage.json"]
+    ended = run(["report", split, "--results", results, "--marker-dir", markers])
+    assert (ended.returncode, "NotValidated" in ended.stderr) == (20, True)
+    assert list(markers.iterdir()) == []

@@ -63,9 +63,9 @@ def test_the_engines_settings_are_the_tuned_ones_else_the_validated_ones(
 
 def test_results_come_from_a_folder_too_and_those_at_hand_count_more(single: Path, tmp_path: Path) -> None:
     results = str(tmp_path / "results")
-    write_result(results, "validate", VALIDATED)
-    write_result(results, "prefetch", PREFETCHED)
-    write_result(results, "tune", {"engine": TUNED})
+    write_result(results, "validate", VALIDATED, str(single))
+    write_result(results, "prefetch", PREFETCHED, str(single))
+    write_result(results, "tune", {"engine": TUNED}, str(single))
     options = _options(results=results, earlier={"prefetch": {**PREFETCHED, "numThreads": 3}})
     figures, _ = publish(str(single), find_checkpoint(str(single)), options)
     told = {key: figures[key] for key in ("engine", "numThreads", "blockSize", "tensorCount", "queueSize", "odirect")}
@@ -138,3 +138,16 @@ def test_what_the_policy_makes_of_a_residency(
 )
 def test_residency_in_a_sentence(residency: Residency, expected: str) -> None:
     assert describe_residency(residency) == expected
+
+
+@pytest.mark.parametrize("stale", [{"sizeBytes": 7}, {"fileCount": 70}])
+def test_what_has_changed_since_it_was_validated_is_not_published(single: Path, stale: dict[str, Any]) -> None:
+    with pytest.raises(LoaderError, match="has changed since it was validated") as caught:
+        publish(str(single), find_checkpoint(str(single)), _options(earlier={"validate": {**VALIDATED, **stale}}))
+    assert (caught.value.exit_code, caught.value.reason) == (10, "FileChanged")
+
+
+def test_a_validation_that_failed_publishes_no_digest(single: Path) -> None:
+    earlier = {"validate": {**VALIDATED, "exitCode": 30}}
+    figures, _ = publish(str(single), find_checkpoint(str(single)), _options(earlier=earlier))
+    assert figures["manifestDigest"] is None

@@ -161,7 +161,7 @@ def test_a_fifo_as_marker_or_result_is_said_or_passed_over(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="no regular file"):
         read_marker(str(tmp_path), "model")
     os.mkfifo(tmp_path / "validate.json")
-    assert read_result(str(tmp_path), "validate") == {}
+    assert read_result(str(tmp_path), "validate", "/m") == {}
     with pytest.raises(ValueError, match="no regular file"):
         read_regular("/dev/zero")
 
