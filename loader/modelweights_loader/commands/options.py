@@ -64,12 +64,17 @@ def add_command(
     """
     command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
     command.add_argument("path", metavar="PATH", nargs=path, type=parse_path, help="folder of the checkpoint")
-    command.add_argument("--root", metavar="DIR", type=parse_place, help="PATH and its links must stay below this folder")
+    command.add_argument(
+        "--root", metavar="DIR", type=parse_place, help="PATH and its links must stay below this folder"
+    )
     command.add_argument(
         "--report", metavar="FILE", type=parse_place, help="write one JSON object of at most 1024 bytes there, in place"
     )
     command.add_argument(
-        "--results", metavar="DIR", type=parse_place, help="write DIR/<step>.json in full; later steps read earlier ones"
+        "--results",
+        metavar="DIR",
+        type=parse_place,
+        help="write DIR/<step>.json in full; later steps read earlier ones",
     )
     command.set_defaults(run=run)
     return command
