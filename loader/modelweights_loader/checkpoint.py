@@ -17,6 +17,7 @@ from typing import NamedTuple, NoReturn
 from modelweights_loader.errors import BadCheckpointError, WillNotWorkError, error_from_os
 from modelweights_loader.json_walk import Cursor, check_utf8, refuse
 from modelweights_loader.lookalikes import name_lookalike
+from modelweights_loader.small_files import read_regular
 
 MAX_INDEX_BYTES = 100_000_000
 MAX_TENSORS = 1_000_000
@@ -152,8 +153,7 @@ def _resolve_folder(path: str, root: str | None) -> str:
 def _choose_snapshot(folder: str, snapshots: str) -> str:
     """The snapshot that refs/main names, else the only one."""
     try:
-        with open(os.path.join(folder, "refs", "main"), encoding="ascii") as ref:
-            name = ref.read(256).strip()
+        name = read_regular(os.path.join(folder, "refs", "main"), 256).decode("ascii").strip()
         if re.fullmatch(r"[0-9A-Za-z_-]{1,128}", name) and os.path.isdir(os.path.join(snapshots, name)):
             return os.path.join(snapshots, name)
     except (OSError, ValueError):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import io
+import math
 import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from modelweights_loader import __version__
 from modelweights_loader.commands import flags, prefetch, report, residency, stage, tune, validate, wait
@@ -25,7 +26,7 @@ from modelweights_loader.errors import (
     TryAgainError,
     describe_os_error,
 )
-from modelweights_loader.outcome import Outcome, make_report
+from modelweights_loader.outcome import Outcome, make_report, say, silence
 from modelweights_loader.quantity import check_in_flight
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 # In the order of the help text: that of the staging pods, then those for people.
 _STEPS = ("prefetch", "validate", "tune", "report", "stage")
 _COMMANDS = (prefetch, validate, tune, report, residency, wait, stage, flags)
+
+
+_INTERRUPTED = InterruptedByUserError("interrupted")
+_SIGNAL_PAUSE_SECONDS = 0.5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,16 +65,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(ended.code or 0)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        signal.signal(signal.SIGTERM, _raise_terminated)
+        handler = _make_signal_handler()
+        signal.signal(signal.SIGTERM, handler)
+        if before[signal.SIGINT] is signal.default_int_handler:
+            signal.signal(signal.SIGINT, handler)
         return _run(arguments)
     except BrokenPipeError:
         # The reader of our output went away, as in `… | head`; nothing is left to say and nobody to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
         return 1
     finally:
-        # Callers in the same process, and their children, must not inherit ignored signals.
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        # Callers in the same process, and their children, must not inherit ignored signals. A process of our own is over.
+        if argv is not None:
+            for number, earlier in before.items():
+                signal.signal(number, earlier)
 
 
 def _secure_streams() -> None:
@@ -95,41 +104,45 @@ def _secure_streams() -> None:
 def _say(line: str, stream: TextIO) -> None:
     """Says how it ended. A full disk behind the stream changes nothing about that."""
     try:
-        print(line, file=stream, flush=True)
-    except BrokenPipeError:
-        raise
+        say(line, stream)
     except OSError:
-        # What is buffered would be tried once more at exit, and change the exit code.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        silence(stream)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
+    # From the end of the step on only a few writes are left: a signal must not tear them.
+    try:
+        exit_code, outcome = _attempt(arguments)
+        _ignore_signals()
+    except (KeyboardInterrupt, TerminatedError) as late:
+        _ignore_signals()
+        exit_code, outcome = _describe(late if isinstance(late, TerminatedError) else _INTERRUPTED)
+    if exit_code:
+        _say(f"{arguments.command}: {outcome.reason}: {outcome.message}", sys.stderr)
+    elif not outcome.quiet:
+        _say(f"{arguments.command}: {outcome.message}", sys.stdout)
+    return _write_reports(arguments, outcome, time.monotonic() - started, exit_code)
+
+
+def _attempt(arguments: argparse.Namespace) -> tuple[int, Outcome]:
+    """Runs the step; the exit code, and what there is to say."""
     run: Callable[[argparse.Namespace], Outcome] = arguments.run
-    exit_code = 0
     try:
         check_outputs(arguments)
         if arguments.results is not None and arguments.command != "flags":
             from modelweights_loader.report import remove_results  # noqa: PLC0415 - `wait` rarely needs it
 
             remove_results(arguments.results, _STEPS if arguments.command == "stage" else (arguments.command,))
-        outcome = run(arguments)
+        return 0, run(arguments)
     except KeyboardInterrupt:
-        exit_code, outcome = _describe(InterruptedByUserError("interrupted"))
+        return _describe(_INTERRUPTED)
     except LoaderError as error:
-        exit_code, outcome = _describe(error)
+        return _describe(error)
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - the process's edge: one line, never a traceback
-        exit_code, outcome = _describe(_unexpected(error))
-    # From here on only a few writes are left: a signal must not tear them.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if exit_code:
-        _say(f"{arguments.command}: {outcome.reason}: {outcome.message}", sys.stderr)
-    elif not outcome.quiet:
-        _say(f"{arguments.command}: {outcome.message}", sys.stdout)
-    return _write_reports(arguments, outcome, time.monotonic() - started, exit_code)
+        return _describe(_unexpected(error))
 
 
 def _write_reports(arguments: argparse.Namespace, outcome: Outcome, seconds: float, exit_code: int) -> int:
@@ -182,9 +195,27 @@ def _lacking(error: Exception) -> LoaderError | None:
     return None
 
 
-def _raise_terminated(_number: int, _frame: object) -> NoReturn:
-    message = "terminated by SIGTERM"
-    raise TerminatedError(message)
+def _make_signal_handler() -> Callable[[int, object], None]:
+    """Makes what raises at a signal, but not at each of many: one that comes on the way out would end in a traceback."""
+    last = -math.inf
+
+    def handle(number: int, _frame: object) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < _SIGNAL_PAUSE_SECONDS:
+            return
+        last = now
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        message = "terminated by SIGTERM"
+        raise TerminatedError(message)
+
+    return handle
+
+
+def _ignore_signals() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def build_parser() -> Parser:

@@ -7,8 +7,12 @@ such calls: so the call is made in a thread that may be left behind. Must not im
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from typing import TYPE_CHECKING, TypeVar
+
+from modelweights_loader.errors import TryAgainError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,17 +21,19 @@ _Result = TypeVar("_Result")
 _POLL_SECONDS = 0.2
 
 
-def call(function: Callable[[], _Result]) -> _Result:
+def call(function: Callable[[], _Result], timeout_seconds: float = 0.0) -> _Result:
     """Calls a function in a thread of its own and waits for it.
 
     Args:
         function: Takes no arguments and changes nothing that matters once nobody waits for it any more.
+        timeout_seconds: Wait no longer than that; 0 waits for ever.
 
     Returns:
         What it returns.
 
     Raises:
         BaseException: What it raises, or what a signal handler raises meanwhile.
+        TryAgainError: It is not done in time.
     """
     results: list[_Result] = []
     errors: list[BaseException] = []
@@ -40,8 +46,13 @@ def call(function: Callable[[], _Result]) -> _Result:
 
     thread = threading.Thread(target=run, daemon=True, name="interruptible")
     thread.start()
+    deadline = time.monotonic() + timeout_seconds if timeout_seconds else math.inf
     while thread.is_alive():
-        thread.join(_POLL_SECONDS)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            message = f"the storage has not answered for {timeout_seconds:g} s; check what is mounted there"
+            raise TryAgainError(message)
+        thread.join(min(_POLL_SECONDS, left))
     if errors:
         raise errors[0]
     return results[0]

@@ -10,6 +10,7 @@ import os
 from typing import NamedTuple
 from urllib.parse import quote
 
+from modelweights_loader.errors import WillNotWorkError
 from modelweights_loader.small_files import read_regular, write_atomically
 
 MARKER_FOLDER = ".modelweights"
@@ -44,9 +45,18 @@ def read_boot_id(path: str = _BOOT_ID_FILE) -> str:
 
     Returns:
         A UUID.
+
+    Raises:
+        WillNotWorkError: Nobody says here in which boot we are.
     """
-    with open(path, encoding="ascii") as file:
-        return file.read().strip()
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError) as error:
+        message = (
+            f"the boot ID can't be read from {path} ({error}), without which no marker tells anything; mount /proc"
+        )
+        raise WillNotWorkError(message) from error
 
 
 def name_marker(relative_path: str) -> str:
@@ -118,9 +128,13 @@ def read_marker(folder: str, relative_path: str) -> Marker | None:
     if content.get("path") != relative_path:
         msg = f"it is about {content.get('path')!r}"
         raise ValueError(msg)
+    digest = content.get("manifestDigest")
+    if not isinstance(digest, str) or not digest.startswith("sha256:"):
+        msg = "it has no manifest digest"
+        raise ValueError(msg)
     return Marker(
         path=relative_path,
-        manifest_digest=str(content.get("manifestDigest", "")),
+        manifest_digest=digest,
         boot_id=str(content.get("bootID", "")),
         node_boot_id=str(content.get("nodeBootID", "")),
         size_bytes=_whole(content.get("sizeBytes", 0)),

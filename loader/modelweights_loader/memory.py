@@ -69,10 +69,14 @@ def measure_room(
 
 
 def _read_available(proc: str) -> int:
-    with open(os.path.join(proc, "meminfo"), encoding="ascii") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+    try:
+        with open(os.path.join(proc, "meminfo"), encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        # What the kernel says without /proc: memory that nothing uses, less than could be had.
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return _NO_LIMIT_BYTES
 
 
@@ -101,7 +105,7 @@ def _list_limits(proc: str, cgroup: str) -> list[_Limit]:
 def _list_groups(proc: str, cgroup: str) -> list[tuple[str, tuple[str, ...], str]]:
     groups: list[tuple[str, tuple[str, ...], str]] = []
     try:
-        with open(os.path.join(proc, "self", "cgroup"), encoding="utf-8") as file:
+        with open(os.path.join(proc, "self", "cgroup"), encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().splitlines()
     except OSError:
         return []

@@ -5,8 +5,9 @@ Used by `cli` and every module of `commands`. Must not import torch.
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 
 class Outcome(NamedTuple):
@@ -25,7 +26,51 @@ def warn(step: str, message: str) -> None:
         step: Who warns.
         message: Any text; line ends are taken out.
     """
-    print(f"{step}: warning: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    say(f"{step}: warning: {' '.join(message.split())}", sys.stderr)
+
+
+def say(line: str, stream: TextIO, end: str = "\n") -> None:
+    """Prints a line about the work, which goes on also when nobody listens any more, as in `… | head`.
+
+    Args:
+        line: Any text.
+        stream: Where to.
+        end: Printed as it is.
+
+    Raises:
+        OSError: The disk behind the stream is full.
+    """
+    try:
+        print(make_printable(line), end=end, file=stream, flush=True)
+    except BrokenPipeError:
+        silence(stream)
+
+
+def silence(stream: TextIO) -> None:
+    """Leads a stream to /dev/null, with what is buffered in it: at exit it would be tried once more.
+
+    Args:
+        stream: Of the process.
+    """
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+def make_printable(text: str) -> str:
+    """Makes one line of a text, without what a terminal would obey: file names may hold anything.
+
+    Args:
+        text: Any.
+
+    Returns:
+        The same where it is printable.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 def make_report(step: str, outcome: Outcome, seconds: float, exit_code: int = 0) -> dict[str, object]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TextIO
 
+from modelweights_loader.outcome import say
 from modelweights_loader.quantity import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def make_progress_printer(step: str, stream: TextIO) -> Callable[[Progress], Non
         A function for `prefetch(on_progress=…)`.
     """
     if not stream.isatty():
-        return lambda progress: print(f"{step}: {describe_progress(progress)}", file=stream, flush=True)
+        return lambda progress: say(f"{step}: {describe_progress(progress)}", stream)
 
     def redraw(progress: Progress) -> None:
         share = progress.done_bytes / progress.total_bytes if progress.total_bytes else 1.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from modelweights_loader.outcome import make_printable
 from modelweights_loader.progress import draw_bar
 from modelweights_loader.quantity import format_bytes
 from modelweights_loader.residency import METHOD_SAMPLE
@@ -26,16 +27,17 @@ def format_table(residency: Residency) -> str:
     Returns:
         Several lines.
     """
-    width = max((len(file.path) for file in residency.files), default=0)
+    names = [make_printable(file.path) for file in residency.files]
+    width = max(map(len, names), default=0)
     lines = []
-    for file in residency.files:
+    for name, file in zip(names, residency.files, strict=True):
         if file.resident_bytes is None:
-            lines.append(f"{file.path:<{width}}  [{'?' * _BAR_CELLS}] unknown  {format_bytes(file.size_bytes):>10}")
+            lines.append(f"{name:<{width}}  [{'?' * _BAR_CELLS}] unknown  {format_bytes(file.size_bytes):>10}")
             continue
         share = file.resident_bytes / file.size_bytes if file.size_bytes else 1.0
         error = f" ±{100 * file.error_bytes / file.size_bytes:.1f}" if file.error_bytes else ""
         bar = draw_bar(share, _BAR_CELLS)
-        lines.append(f"{file.path:<{width}}  [{bar}] {100 * share:5.1f}{error} %  {format_bytes(file.size_bytes):>10}")
+        lines.append(f"{name:<{width}}  [{bar}] {100 * share:5.1f}{error} %  {format_bytes(file.size_bytes):>10}")
     percent = residency.percent
     total = "unknown" if percent is None else f"{percent:.1f}{error_of(residency)} %"
     how = "estimated by sample" if residency.method == METHOD_SAMPLE else f"by {residency.method}"

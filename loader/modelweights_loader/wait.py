@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from modelweights_loader.errors import TryAgainError, WillNotWorkError
+from modelweights_loader.interruptible import call
 from modelweights_loader.marker import MARKER_FOLDER, Marker, find_marker_folder, read_boot_id, read_marker
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def wait(
         WillNotWorkError: There is no marker folder on the way up from the path.
         TryAgainError: The time is over.
     """
-    found = find_marker_folder(path)
+    found = call(lambda: find_marker_folder(path), timeout_seconds)
     if found is None:
         message = (
             f"no folder {MARKER_FOLDER} in {path} or above; mount the root of the storage (the folder that holds "
@@ -59,7 +60,13 @@ def wait(
     started = clock()
     said, said_at = "", started
     while True:
-        marker, lacks = _look(folder, relative_path, digest, wanted_boot_id)
+        # A little longer than is left, so that what it lacks is said where the storage answers.
+        patience = timeout_seconds - (clock() - started) + _POLL_SECONDS if timeout_seconds else 0.0
+        try:
+            marker, lacks = call(lambda: _look(folder, relative_path, digest, wanted_boot_id), patience)
+        except TryAgainError as error:
+            message = f"{path} was not staged within {timeout_seconds:g} s: {error}"
+            raise TryAgainError(message, reason="NotStaged") from error
         if marker is not None:
             return marker
         now = clock()

@@ -313,7 +313,9 @@ def check_outputs(arguments: argparse.Namespace) -> None:
     from modelweights_loader.interruptible import call  # noqa: PLC0415 - see the package's docstring
 
     if arguments.path is not None:
-        call(lambda: _refuse_places(arguments, arguments.path, set()))
+        # The time-out of `wait` holds from the start; other commands have one for the load alone.
+        timeout_seconds = arguments.timeout_seconds if arguments.command == "wait" else 0.0
+        call(lambda: _refuse_places(arguments, arguments.path, set()), timeout_seconds)
 
 
 def find(arguments: argparse.Namespace) -> Checkpoint:
@@ -339,12 +341,13 @@ def find(arguments: argparse.Namespace) -> Checkpoint:
 
 
 def _refuse_places(arguments: argparse.Namespace, folder: str, files: set[str]) -> None:
-    inside = os.path.realpath(folder)
+    inside = ""
     for name in ("report", "results", "marker_dir"):
         written = getattr(arguments, name, None)
         if written is None:
             continue
-        # A link is taken for what it leads to.
+        # A link is taken for what it leads to. Nothing is looked at where nothing is written.
+        inside = inside or os.path.realpath(folder)
         place = os.path.realpath(written)
         lies_in = place.startswith(inside.rstrip(os.sep) + os.sep) or (name != "report" and place == inside)
         # The folder of the markers may lie in the model, where that is the root of the storage: its name is hidden.

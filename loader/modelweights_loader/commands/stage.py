@@ -5,12 +5,13 @@ Called by `cli`. See the package for what it must not import.
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from modelweights_loader.commands import prefetch, report, tune, validate
 from modelweights_loader.commands.options import add_command, add_policy, find
-from modelweights_loader.outcome import Outcome, make_report
+from modelweights_loader.outcome import Outcome, make_report, say
 
 if TYPE_CHECKING:
     import argparse
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
                 outcome = validate.validate_checkpoint(checkpoint, arguments, process)
             earlier[step] = make_report(step, outcome, time.monotonic() - started)
             _write_result(arguments, step, earlier[step])
-            print(f"{step}: {outcome.message}", flush=True)
+            say(f"{step}: {outcome.message}", sys.stdout)
         return report.publish_checkpoint(checkpoint, arguments, arguments.results, earlier)
     finally:
         if process is not None:

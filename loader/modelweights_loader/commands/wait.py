@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from modelweights_loader.commands.options import add_command, parse_seconds
-from modelweights_loader.outcome import Outcome
+from modelweights_loader.outcome import Outcome, say
 
 if TYPE_CHECKING:
     from modelweights_loader.commands.options import Commands
@@ -46,14 +46,15 @@ def run(arguments: argparse.Namespace) -> Outcome:
         LoaderError: No marker folder, or the time is over.
     """
     from modelweights_loader.checkpoint import resolve_below  # noqa: PLC0415 - see the package's docstring
+    from modelweights_loader.interruptible import call  # noqa: PLC0415
     from modelweights_loader.wait import wait  # noqa: PLC0415
 
-    resolve_below(arguments.path, arguments.root)
+    call(lambda: resolve_below(arguments.path, arguments.root), arguments.timeout_seconds)
     marker = wait(
         arguments.path,
         digest=arguments.digest,
         timeout_seconds=arguments.timeout_seconds,
-        say=lambda line: print(f"wait: {line}", file=sys.stderr, flush=True),
+        say=lambda line: say(f"wait: {line}", sys.stderr),
     )
     figures: dict[str, object] = {"manifestDigest": marker.manifest_digest, "sizeBytes": marker.size_bytes}
     return Outcome("Staged", f"{arguments.path} is staged ({marker.manifest_digest}, {marker.staged_at})", figures)

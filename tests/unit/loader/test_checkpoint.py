@@ -188,3 +188,12 @@ def test_garbage_in_the_index_is_a_bad_checkpoint(split: Path) -> None:
         (split / "model.safetensors.index.json").write_bytes(text)
         with pytest.raises(BadCheckpointError):
             find_checkpoint(str(split))
+
+
+def test_a_fifo_in_place_of_the_ref_holds_nobody(single: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "models--a--b"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "snapshots").mkdir()
+    single.rename(repository / "snapshots" / "one")
+    os.mkfifo(repository / "refs" / "main")
+    assert find_checkpoint(str(repository)).path.endswith("/snapshots/one")

@@ -27,7 +27,7 @@ COMMAND = (sys.executable, "-m", "modelweights_loader")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(LOADER), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def run(words: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+def run(words: Sequence[object]) -> subprocess.CompletedProcess[str]:
     """Runs the loader without a report of its own."""
     command = [*COMMAND, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=ENVIRONMENT)
@@ -370,3 +370,59 @@ def test_a_digest_of_another_checkpoint_or_of_an_earlier_run_is_not_published(sp
     ended = run(["report", split, "--results", results, "--marker-dir", markers])
     assert (ended.returncode, "NotValidated" in ended.stderr) == (20, True)
     assert list(markers.iterdir()) == []
+
+
+def test_a_storm_of_signals_ends_in_one_line(tmp_path: Path) -> None:
+    """As from a shell's trap, a terminal and the kubelet at once, also while it is on its way out."""
+    (tmp_path / ".modelweights").mkdir()
+    report = tmp_path / "report"
+    command = [*COMMAND, "wait", str(tmp_path / "m"), "--report", str(report)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        assert process.stderr is not None
+        assert "waiting" in process.stderr.readline()
+        deadline = time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < deadline:
+            process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+    assert (process.returncode, said) == (143, "wait: Terminated: terminated by SIGTERM\n")
+    assert json.loads(report.read_bytes())["reason"] == "Terminated"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_work_goes_on_when_nobody_listens_any_more(tmp_path: Path, stream: str) -> None:
+    model = make_synthetic(tmp_path / "m", 2**20)
+    report = tmp_path / "report.json"
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: write_end}
+    words = ("stage", str(model), "--mode", "Structure", "--report", str(report))
+    ended = subprocess.run([*COMMAND, *words], timeout=120, check=False, env=ENVIRONMENT, **streams)  # type: ignore[call-overload]
+    os.close(write_end)
+    assert (ended.returncode, json.loads(report.read_bytes())["reason"]) == (0, "Staged")
+
+
+def test_names_do_not_steer_the_terminal(split: Path) -> None:
+    shard = next(split.glob("model*.safetensors"))
+    for index in split.glob("*.index.json"):
+        index.unlink()
+    shard.rename(split / "a\nb\x1b[31m.safetensors")
+    ended = run(["residency", split])
+    assert ended.returncode == 0
+    assert "a\\nb\\x1b[31m.safetensors  " in ended.stdout
+    ended = run(["residency", f"{split}\x1b[31m"])
+    assert (ended.returncode, "\x1b" in ended.stderr) == (20, False)
+
+
+def test_without_proc_it_stages_and_says_why_it_can_not_mark(split: Path, tmp_path: Path) -> None:
+    """In a mount namespace of its own, where something else lies on /proc."""
+    (tmp_path / ".modelweights").mkdir()
+    script = 'mount --make-rprivate / && mount -t tmpfs none /proc && exec "$@"'
+    shell = ["unshare", "--mount", "sh", "-c", script, "sh", *COMMAND]
+    words = ["stage", str(split), "--mode", "Structure"]
+    commands = {
+        0: [*shell, *words],
+        20: [*shell, "wait", str(split), "--timeout-seconds", "1"],
+    }
+    for code, command in commands.items():
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=ENVIRONMENT)
+        assert (ended.returncode, "bug" in ended.stderr) == (code, False), ended

@@ -116,3 +116,13 @@ def test_where_the_kernel_lets_no_process_end_it_says_at_once_how_it_ends(mounte
         assert json.loads(report.read_bytes())["reason"] == "Terminated"
     _, said = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 143, said
+
+
+def test_the_time_of_wait_is_over_also_where_the_storage_hangs(mounted: Mounted, disk: Path) -> None:
+    report = disk / "report.json"
+    with _stopped(mounted.server):
+        process = _start("wait", mounted.model, "--timeout-seconds", "1", "--report", report)
+        assert wait_for(lambda: report.exists() and report.stat().st_size > 0, DEADLINE_SECONDS)
+        said = json.loads(report.read_bytes())
+    process.communicate(timeout=DEADLINE_SECONDS)
+    assert (said["exitCode"], "not answered" in said["message"]) == (10, True)

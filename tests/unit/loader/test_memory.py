@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -156,3 +157,16 @@ def test_reserves_are_bytes_or_percent(disk: Path, amount: str) -> None:
 @pytest.mark.parametrize("amount", ["101%", "-1", "8GB", "%", "nan%"])
 def test_other_reserves_are_refused(disk: Path, amount: str) -> None:
     assert run_loader("prefetch", disk, f"--reserve-memory={amount}").code == 2
+
+
+def test_a_group_whose_name_is_no_utf8_and_a_missing_meminfo_are_no_error(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_bytes(b"4:memory:/pod-\xff\n")
+    group = tmp_path / "memory" / os.fsdecode(b"pod-\xff")
+    group.mkdir(parents=True)
+    (group / "memory.limit_in_bytes").write_text("4096\n", encoding="ascii")
+    room = measure_room(0, str(tmp_path), str(tmp_path), Reserve(percent=0))
+    assert (room.room_bytes, room.bound_by) == (4096, str(group / "memory.limit_in_bytes"))
+    (tmp_path / "self" / "cgroup").unlink()
+    free = measure_room(0, str(tmp_path), str(tmp_path), Reserve(percent=0)).room_bytes
+    assert 0 < free < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
