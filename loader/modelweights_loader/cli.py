@@ -51,25 +51,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    _secure_streams()
-    try:
-        parser = build_parser()
-        arguments = parser.parse_args(argv)
-        if hasattr(arguments, "block_size"):
-            try:
-                check_in_flight(arguments.num_threads, arguments.block_size)
-            except ValueError as error:
-                parser.error(str(error))
-    except SystemExit as ended:
-        # argparse has printed help (0) or what is wrong (2).
-        return int(ended.code or 0)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         handler = _make_signal_handler()
         signal.signal(signal.SIGTERM, handler)
         if before[signal.SIGINT] is signal.default_int_handler:
             signal.signal(signal.SIGINT, handler)
-        return _run(arguments)
+        _secure_streams()
+        return _run(_parse(argv))
+    except SystemExit as ended:
+        # argparse has printed help (0) or what is wrong (2).
+        return int(ended.code or 0)
+    except KeyboardInterrupt:
+        # Before there was a step to report on.
+        return InterruptedByUserError.exit_code
+    except TerminatedError as error:
+        return error.exit_code
     except BrokenPipeError:
         # The reader of our output went away, as in `… | head`; nothing is left to say and nobody to say it to.
         silence(sys.stdout)
@@ -79,6 +76,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv is not None:
             for number, earlier in before.items():
                 signal.signal(number, earlier)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if hasattr(arguments, "block_size"):
+        try:
+            check_in_flight(arguments.num_threads, arguments.block_size)
+        except ValueError as error:
+            parser.error(str(error))
+    return arguments
 
 
 def _secure_streams() -> None:

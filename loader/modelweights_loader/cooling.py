@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.errors import describe_os_error
-from modelweights_loader.residency import METHODS, MethodRefusedError, measure_range
+from modelweights_loader.residency import METHOD_CACHESTAT, METHODS, MethodRefusedError, measure_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +23,8 @@ _MADV_COLD = 20
 _MADV_POPULATE_READ = 22
 # Mapped pages count as this process's memory while they are mapped: it stays far below 64 MiB.
 _WINDOW_BYTES = 2**24
+# Where nothing is resident, no smaller pieces are looked at: a sparse file may have more of them than anybody waits for.
+_REGION_BYTES = 2**30
 # Where a file is only partly resident, pieces of this size are cooled: populating the rest would read it from disk.
 _PIECE_BYTES = 2**22
 
@@ -76,15 +78,28 @@ def _cool_file(file: CheckpointFile, *, all_read: bool) -> int:
 
 def _list_resident(descriptor: int, size_bytes: int, *, all_read: bool) -> Iterator[tuple[int, int]]:
     """Yields ranges that are fully resident, as far as anybody may know."""
-    for offset in range(0, size_bytes, _WINDOW_BYTES):
-        length = min(_WINDOW_BYTES, size_bytes - offset)
-        if _is_resident(descriptor, offset, length, all_read=all_read):
-            yield offset, length
+    for region in range(0, size_bytes, _REGION_BYTES):
+        region_end = min(region + _REGION_BYTES, size_bytes)
+        if _is_surely_absent(descriptor, region, region_end - region):
             continue
-        for piece in range(offset, offset + length, _PIECE_BYTES):
-            piece_length = min(_PIECE_BYTES, offset + length - piece)
-            if _is_resident(descriptor, piece, piece_length, all_read=all_read):
-                yield piece, piece_length
+        for offset, length in _split(region, region_end, _WINDOW_BYTES):
+            if _is_resident(descriptor, offset, length, all_read=all_read):
+                yield offset, length
+                continue
+            for piece, piece_length in _split(offset, offset + length, _PIECE_BYTES):
+                if _is_resident(descriptor, piece, piece_length, all_read=all_read):
+                    yield piece, piece_length
+
+
+def _split(start: int, end: int, step: int) -> Iterator[tuple[int, int]]:
+    return ((offset, min(step, end - offset)) for offset in range(start, end, step))
+
+
+def _is_surely_absent(descriptor: int, offset: int, length: int) -> bool:
+    try:
+        return measure_range(descriptor, offset, length, METHOD_CACHESTAT) == 0
+    except MethodRefusedError:
+        return False
 
 
 def _is_resident(descriptor: int, offset: int, length: int, *, all_read: bool) -> bool:

@@ -426,3 +426,22 @@ def test_without_proc_it_stages_and_says_why_it_can_not_mark(split: Path, tmp_pa
     for code, command in commands.items():
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=ENVIRONMENT)
         assert (ended.returncode, "bug" in ended.stderr) == (code, False), ended
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_before_there_is_a_step_ends_it_without_a_traceback(number: signal.Signals, code: int) -> None:
+    script = (
+        "import os, signal, sys; from modelweights_loader import cli;"
+        f"cli.build_parser = lambda: os.kill(os.getpid(), {int(number)}); raise SystemExit(cli.main())"
+    )
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=ENVIRONMENT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (ended.returncode, ended.stderr) == (code, "")

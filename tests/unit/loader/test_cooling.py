@@ -11,7 +11,7 @@ import pytest
 from modelweights_loader import cooling
 from modelweights_loader.checkpoint import CheckpointFile
 from modelweights_loader.cooling import cool
-from modelweights_loader.residency import METHODS, MethodRefusedError, measure
+from modelweights_loader.residency import METHODS, MethodRefusedError, measure, measure_range
 from tests.checkpoints.synthetic import make_synthetic
 from tests.unit.loader.conftest import evict, run_loader
 from tests.unit.loader.memory_group import make_memory_group
@@ -92,6 +92,25 @@ def test_where_nobody_may_know_only_what_was_read_is_cooled(
     result = cool((_make(disk),), all_read=all_read)
     assert result.cooled_bytes == cooled
     assert result.refusals == (() if all_read else ("unknown residency: no",))
+
+
+def test_a_huge_hole_is_passed_over(disk: Path) -> None:
+    """Piece by piece it would take minutes."""
+    path = disk / "hole"
+    size = 8 * 2**40
+    with path.open("wb") as file:
+        file.truncate(size)
+    looked = 0
+
+    def count(descriptor: int, offset: int, length: int, method: str) -> int:
+        nonlocal looked
+        looked += 1
+        return measure_range(descriptor, offset, length, method)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cooling, "measure_range", count)
+        assert cool((CheckpointFile("hole", str(path), size),)).cooled_bytes == 0
+    assert looked == size // 2**30
 
 
 def test_a_file_that_has_shrunk_is_said_and_no_error(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
