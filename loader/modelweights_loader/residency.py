@@ -129,21 +129,28 @@ def _measure_file(file: CheckpointFile, total_bytes: int, methods: tuple[str, ..
     except OSError as error:
         refusal = f"open: {describe_refusal(error.errno)}"
         return FileResidency(file.path, file.size_bytes, METHOD_UNKNOWN, None, 0, (refusal,))
-    samples = max(_MIN_SAMPLES_PER_FILE, DEFAULT_SAMPLES * file.size_bytes // max(total_bytes, 1))
-    ways: dict[str, Callable[[], tuple[int, int]]] = {
-        METHOD_CACHESTAT: lambda: (count_cached_bytes(descriptor, 0, file.size_bytes), 0),
-        METHOD_MINCORE: lambda: (_mincore(descriptor, 0, file.size_bytes), 0),
-        METHOD_SAMPLE: lambda: _sample(descriptor, 0, file.size_bytes, samples),
-    }
     try:
+        # It may have shrunk, and a large page may reach behind its new end. Nothing there is of any use.
+        present = min(file.size_bytes, os.fstat(descriptor).st_size)
+        if present == 0:
+            return FileResidency(file.path, file.size_bytes, methods[0], 0, 0, ())
+        samples = max(_MIN_SAMPLES_PER_FILE, DEFAULT_SAMPLES * file.size_bytes // max(total_bytes, 1))
+        ways: dict[str, Callable[[], tuple[int, int]]] = {
+            METHOD_CACHESTAT: lambda: (count_cached_bytes(descriptor, 0, present), 0),
+            METHOD_MINCORE: lambda: (_mincore(descriptor, 0, present), 0),
+            METHOD_SAMPLE: lambda: _sample(descriptor, 0, present, samples),
+        }
         for method in methods:
             try:
                 resident, error_bytes = ways[method]()
             except MethodRefusedError as refused:
                 refusals.append(f"{method}: {refused}")
                 continue
-            resident = min(resident, file.size_bytes)
+            resident = min(resident, present)
             return FileResidency(file.path, file.size_bytes, method, resident, error_bytes, tuple(refusals))
+    except OSError as error:
+        # As of a network file system that has lost it.
+        refusals.append(describe_refusal(error.errno))
     finally:
         os.close(descriptor)
     return FileResidency(file.path, file.size_bytes, METHOD_UNKNOWN, None, 0, tuple(refusals))

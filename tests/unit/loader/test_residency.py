@@ -134,3 +134,16 @@ print(os.stat(sys.argv[1]).st_uid, os.geteuid(), found.method, found.refusals)
         said, _ = process.communicate("\n", timeout=30)
     assert said.startswith("65534 65534 unknown ")
     assert "behind the end of the file" in said
+
+
+@pytest.mark.parametrize("size", [0, 1, PAGE + 1])
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_is_resident_behind_the_end_of_a_file_that_has_shrunk(
+    make_file: Callable[[float], CheckpointFile], method: str, size: int
+) -> None:
+    """A large page may reach behind it."""
+    file = make_file(1.0)
+    os.truncate(file.real_path, size)
+    residency = measure((file,), (method,))
+    assert (residency.resident_bytes or 0) <= size
+    assert residency.size_bytes == file.size_bytes
