@@ -222,8 +222,9 @@ def _make_signal_handler() -> Callable[[int, object], None]:
 
 
 def _ignore_signals() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Not SIG_IGN: Python would complain of a signal that has come already and finds no handler.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: None)
 
 
 def build_parser() -> Parser:
