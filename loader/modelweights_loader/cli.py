@@ -40,6 +40,7 @@ _COMMANDS = (prefetch, validate, tune, report, residency, wait, stage, flags)
 
 _INTERRUPTED = InterruptedByUserError("interrupted")
 _SIGNAL_PAUSE_SECONDS = 0.5
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         handler = _make_signal_handler()
         signal.signal(signal.SIGTERM, handler)
@@ -74,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         # Callers in the same process, and their children, must not inherit ignored signals. A process of our own is over.
         if argv is not None:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             for number, earlier in before.items():
                 signal.signal(number, earlier)
 
@@ -222,9 +224,11 @@ def _make_signal_handler() -> Callable[[int, object], None]:
 
 
 def _ignore_signals() -> None:
-    # Not SIG_IGN: Python would complain of a signal that has come already and finds no handler.
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # Not SIG_IGN alone: Python would complain of a signal that has come already and finds no handler. Blocked as well, since
+    # Python takes its handlers away before the process has ended.
+    for number in _SIGNALS:
         signal.signal(number, lambda _number, _frame: None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
 def build_parser() -> Parser:
