@@ -87,7 +87,7 @@ def _map(reason: str, said: str, other_way: str) -> LoaderError:
         failures.NO_MEMORY: (NoRoomError, f"not enough memory to load ({said}); give more memory"),
         failures.LOADER_MISSING: (
             WillNotWorkError,
-            f"the libraries that load can't be imported ({said}); install modelweights-operator[loader]",
+            f"the libraries that load can't be imported ({said}); install torch and fastsafetensors (the extra [loader] of this package), or use --mode Structure, which loads nothing",
         ),
         failures.LOADER_UNSUPPORTED: (WillNotWorkError, said),
         failures.DTYPE_UNSUPPORTED: (

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-_SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-_QUANTITY = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi|k|M|G)?")
+_SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_QUANTITY = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi|Ti|k|M|G|T)?")
 
 KIB = 2**10
 MIB = 2**20
@@ -28,7 +28,7 @@ def parse_bytes(text: str) -> int:
     which is why everything printed for an engine is a plain integer.
 
     Args:
-        text: Digits, then nothing or one of k, M, G, Ki, Mi, Gi.
+        text: Digits, then nothing or one of k, M, G, T, Ki, Mi, Gi, Ti.
 
     Returns:
         The number of bytes.

@@ -41,6 +41,7 @@ def format_table(residency: Residency) -> str:
     percent = residency.percent
     total = "unknown" if percent is None else f"{percent:.1f}{error_of(residency)} %"
     how = "estimated by sample" if residency.method == METHOD_SAMPLE else f"by {residency.method}"
+    how = "by no method" if percent is None else how
     lines.append(f"total: {total} of {format_bytes(residency.size_bytes)}, {how}, measured at {residency.measured_at}")
     lines += [f"  {refusal}" for refusal in residency.refusals]
     return "\n".join(lines)

@@ -249,6 +249,9 @@ class _Race:
         except (InterruptedByUserError, TerminatedError):
             raise
         except LoaderError as error:
+            if error.reason == "LoaderMissing" and timing.candidate.load_format == FASTSAFETENSORS:
+                # No way will do without torch; safetensors alone may be missing.
+                raise
             slow = error.reason == "LoadTimeout"
             refusal = f"not done within the {left:.0f} s that were left" if slow else f"{error.reason}: {error.message}"
             return timing._replace(refusal=refusal)

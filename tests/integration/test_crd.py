@@ -121,6 +121,10 @@ REJECTED = {
         engine(tensorParallelSize=2, loadFormat="safetensors"),
         "tensorParallelSize above 1 needs loadFormat fastsafetensors",
     ),
+    "measured settings of what isn't loaded": (
+        {"source": HOST, "validation": {"mode": "Structure", "engine": {"selection": "Measured"}}},
+        "engine.selection Measured needs mode Load or Full",
+    ),
     "a group with measured settings": (
         engine(tensorParallelSize=2, selection="Measured"),
         "tensorParallelSize above 1 needs selection Fixed",

@@ -342,14 +342,16 @@ def find(arguments: argparse.Namespace) -> Checkpoint:
 
 def _refuse_places(arguments: argparse.Namespace, folder: str, files: set[str]) -> None:
     inside = ""
-    for name in ("report", "results", "marker_dir"):
+    for name in ("report", "results", "manifest", "marker_dir"):
         written = getattr(arguments, name, None)
-        if written is None:
+        if not written:
             continue
         # A link is taken for what it leads to. Nothing is looked at where nothing is written.
         inside = inside or os.path.realpath(folder)
         place = os.path.realpath(written)
-        lies_in = place.startswith(inside.rstrip(os.sep) + os.sep) or (name != "report" and place == inside)
+        lies_in = place.startswith(inside.rstrip(os.sep) + os.sep) or (
+            name in {"results", "marker_dir"} and place == inside
+        )
         # The folder of the markers may lie in the model, where that is the root of the storage: its name is hidden.
         if place in files or (lies_in and not (name == "marker_dir" and os.path.basename(place) == MARKER_FOLDER)):
             # Nothing must be written for this error either.

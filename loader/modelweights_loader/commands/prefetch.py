@@ -134,7 +134,7 @@ def prefetch_checkpoint(checkpoint: Checkpoint, arguments: argparse.Namespace) -
         stop_when_useless=arguments.policy == "Required" or arguments.past_page_cache == "Stop",
     )
     for failure in result.failures:
-        warn("prefetch", f"{checkpoint.path}/{failure.path} could not be read ({failure.cause}); the others were")
+        warn("prefetch", f"{checkpoint.path}/{failure.path} could not be read ({failure.cause})")
     residency = call(lambda: measure(files))
     figures = _describe(files, arguments, residency, result)
     if result.useless is not None:

@@ -46,9 +46,15 @@ def run(arguments: argparse.Namespace) -> Outcome:
     Raises:
         LoaderError: The first step that fails.
     """
-    from modelweights_loader.load_process import LoadProcess  # noqa: PLC0415 - see the package's docstring
+    from modelweights_loader.errors import UsageError  # noqa: PLC0415 - see the package's docstring
+    from modelweights_loader.load_process import LoadProcess  # noqa: PLC0415
     from modelweights_loader.structure import read_structure  # noqa: PLC0415
 
+    if arguments.tune and arguments.mode in {"Structure", "None"}:
+        message = (
+            f"--tune times how it loads, and --mode {arguments.mode} loads nothing; use --mode Load, or leave it out"
+        )
+        raise UsageError(message)
     # Its imports run behind the prefetch, which hardly uses the processor.
     process = None if arguments.mode in {"Structure", "None"} else LoadProcess()
     # In memory: a folder for results would stay behind when this process is killed.
@@ -58,8 +64,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         if arguments.mode != "None":
             # A bad header ends it here, before gigabytes are read.
             read_structure(checkpoint)
-        # Only what was shown to load is worth being timed.
-        tuned = ("tune",) if arguments.tune and arguments.mode not in {"Structure", "None"} else ()
+        tuned = ("tune",) if arguments.tune else ()
         for step in ("prefetch", "validate", *tuned):
             started = time.monotonic()
             if step == "prefetch":

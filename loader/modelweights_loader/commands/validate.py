@@ -136,4 +136,5 @@ def validate_checkpoint(checkpoint: Checkpoint, arguments: argparse.Namespace, p
         "None": "nothing was checked but that all files can be read",
     }[arguments.mode]
     reason = {"Structure": "StructureValidated", "None": "NotValidated"}.get(arguments.mode, "Validated")
-    return Outcome(reason, f"{said}; {figures['manifestDigest']}", figures)
+    compared = f"; {figures['comparedHashes']} hashes as expected" if figures["comparedHashes"] else ""
+    return Outcome(reason, f"{said}{compared}; {figures['manifestDigest']}", figures)

@@ -28,6 +28,7 @@ MIN_BLOCK_BYTES: Final = 4 * 1024
 MAX_BLOCK_BYTES: Final = 1024**3
 MAX_READ_BYTES_IN_FLIGHT: Final = 4 * 1024**3
 MAX_RANKS: Final = 16
+_ONLY_LOADED: Final = "Measured needs mode Load or Full: the others load nothing that could be timed"
 _ONLY_FIXED: Final = "above 1 needs selection Fixed: what is timed is a load by one process"
 _ONLY_FASTSAFETENSORS: Final = "above 1 needs loadFormat fastsafetensors: safetensors loads in each rank by itself"
 MAX_NODES: Final = 2000
@@ -366,6 +367,18 @@ class Engine(_Model):
 class Validation(_Model):
     """How a node proves that the checkpoint loads."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                (
+                    "!has(self.engine) || !has(self.engine.selection) || self.engine.selection == 'Fixed' || "
+                    "!has(self.mode) || self.mode in ['Load', 'Full']"
+                ),
+                f"engine.selection {_ONLY_LOADED}",
+            ),
+        ),
+    )
+
     mode: Literal["Load", "Full", "Structure", "None"] = Field(
         default="Load",
         description=(
@@ -380,6 +393,12 @@ class Validation(_Model):
         le=86400,
         description="Time that the load may take; 0 lets it grow with the checkpoint's size.",
     )
+
+    @model_validator(mode="after")
+    def _loaded(self) -> "Validation":
+        if self.engine.selection == "Measured" and self.mode not in ("Load", "Full"):
+            raise ValueError(f"validation.engine.selection {_ONLY_LOADED}")
+        return self
 
 
 class LocalObjectReference(_Model):

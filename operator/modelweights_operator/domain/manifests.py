@@ -215,8 +215,7 @@ def _steps(spec: Spec, node: Node, location: ModelLocation) -> list[tuple[str, l
         publish += ["--marker-dir", _MARKER_MOUNT, "--marker-root", location.root]
     steps = [("prefetch", read)] if prefetch.mode == "PageCache" else []
     steps.append(("validate", check))
-    # Only what was shown to load is worth being timed.
-    if validation.engine.selection == "Measured" and validation.mode in ("Load", "Full"):
+    if validation.engine.selection == "Measured":
         steps.append(("tune", []))
     return [*steps, ("report", [*publish, "--pages", prefetch.pages])]
 

@@ -184,7 +184,7 @@ def test_the_report_knows_the_boot_and_where_markers_go() -> None:
         ("Load", "Fixed", ["prefetch", "validate", "report"]),
         ("Load", "Measured", ["prefetch", "validate", "tune", "report"]),
         ("Full", "Measured", ["prefetch", "validate", "tune", "report"]),
-        ("Structure", "Measured", ["prefetch", "validate", "report"]),
+        ("Structure", "Fixed", ["prefetch", "validate", "report"]),
     ],
 )
 def test_settings_are_timed_only_where_asked_and_after_a_load(mode: str, selection: str, steps: list[str]) -> None:

@@ -445,3 +445,17 @@ def test_a_signal_before_there_is_a_step_ends_it_without_a_traceback(number: sig
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert (ended.returncode, ended.stderr) == (code, "")
+
+
+def test_a_manifest_is_not_written_into_the_checkpoint(single: Path, tmp_path: Path) -> None:
+    """It would be one of the files that are hashed, and change the digest."""
+    refused = run_loader("validate", single, "--mode", "Structure", "--manifest", single / "manifest.json")
+    assert (refused.code, (single / "manifest.json").exists()) == (2, False)
+    assert "--manifest" in refused.stderr
+    written = run_loader("validate", single, "--mode", "Structure", "--manifest", tmp_path / "manifest.json")
+    assert (written.code, (tmp_path / "manifest.json").exists()) == (0, True)
+
+
+def test_what_is_not_loaded_is_not_timed(single: Path) -> None:
+    refused = run_loader("stage", single, "--mode", "Structure", "--tune")
+    assert (refused.code, "--tune" in refused.stderr) == (2, True)

@@ -137,7 +137,9 @@ def test_the_kubelet_sees_a_cooled_checkpoint_as_free_memory(disk: Path, cold: s
         after = group.stat["active_file"], group.working_set_bytes
         resident = run_loader("residency", model).report["residentPercent"]
         inactive = group.stat["inactive_file"]
-    assert (normal.code, cooled.code, resident) == (0, 0, 100.0)
+    assert (normal.code, cooled.code) == (0, 0)
+    # All of it, but for what a kernel that reclaims cold pages ahead of need (DAMON) took since.
+    assert resident >= 95
     assert "cooled 64.0 MiB" in cooled.stdout
     assert "cooled" not in normal.stdout
     # The files are most of what these processes read; the interpreter's own pages are the rest.

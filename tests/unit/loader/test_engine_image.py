@@ -107,7 +107,7 @@ def test_every_python_reads_headers_and_hashes_without_any_package(split: Path, 
 def test_without_the_libraries_the_load_says_what_to_install(split: Path, tmp_path: Path) -> None:
     ran = _run_in_image(split, tmp_path, [LOADER])
     assert (ran.returncode, json.loads((tmp_path / "report.json").read_bytes())["reason"]) == (20, "LoaderMissing")
-    assert "install modelweights-operator[loader]" in ran.stderr
+    assert "install torch and fastsafetensors" in ran.stderr
 
 
 @pytest.mark.parametrize("mode", ["Load", "Structure", "None"])
