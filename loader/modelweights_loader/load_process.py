@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadProcess", "LoadRequest", "LoadResult", "choose_timeout", "load_together"]
 
-_WORKER = "modelweights_loader.load.worker"
+# Not `-m`: that would look for torch in the current folder first, which may be a checkpoint with a torch.py.
+_START = "import sys; sys.path[:] = filter(None, sys.path); from modelweights_loader.load.worker import start; start()"
 # A cold import of a CUDA build of torch from a slow image store takes about a minute.
 _BASE_TIMEOUT_SECONDS = 180.0
 # Slower than any storage that is worth staging from.
@@ -65,10 +66,12 @@ class LoadProcess:
             command: For tests; the default runs `load.worker` by our own interpreter.
         """
         package_parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        search = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
+        # An empty entry is the current folder too.
+        others = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        search = os.pathsep.join([package_parent, *others])
         self._idle_since = time.monotonic()
         self.process = subprocess.Popen(  # noqa: S603 - our own interpreter, or a test's
-            list(command or (sys.executable, "-m", _WORKER, str(os.getpid()))),
+            list(command or (sys.executable, "-c", _START, str(os.getpid()))),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": search},

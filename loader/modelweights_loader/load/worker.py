@@ -1,6 +1,6 @@
 """The load process: loads every tensor as an engine would, and says what it got.
 
-Started by `load_process` as `python -m modelweights_loader.load.worker PARENT`, so that a crash, a hang or a kill is a
+Started by `load_process` in a Python of its own, with the caller's process number, so that a crash, a hang or a kill is a
 result and not the end of the caller. It imports torch before it knows what to load: that takes seconds, in which the
 caller reads headers and hashes. Never unpickles.
 
@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from modelweights_loader.load import failures, gds, parallel, plain
 from modelweights_loader.load.compare import BitsDifferError
@@ -72,6 +72,14 @@ class Pipe:
         """Reports progress and waits until it may go on."""
         self.emit({"event": "progress", "bytes": done_bytes})
         self.read()
+
+
+def start() -> NoReturn:
+    """Is the process: serves the caller that the command line names, and ends."""
+    code = main(int(sys.argv[1]))
+    sys.stderr.flush()
+    # Torch's teardown takes a third of a second and nothing here needs it.
+    os._exit(code)
 
 
 def main(parent_pid: int) -> int:
@@ -322,10 +330,3 @@ def _decide_gds(request: LoadRequest) -> gds.GdsDecision:
 
 def _warning(message: str) -> dict[str, Any]:
     return {"event": "warning", "message": message}
-
-
-if __name__ == "__main__":
-    code = main(int(sys.argv[1]))
-    sys.stderr.flush()
-    # Torch's teardown takes a third of a second and nothing here needs it.
-    os._exit(code)

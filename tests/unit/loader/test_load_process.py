@@ -228,3 +228,19 @@ def test_a_signal_is_named() -> None:
     assert "SIGSEGV" in error_from_exit(-signal.SIGSEGV).message
     # Real-time signals have no names.
     assert "signal 40" in error_from_exit(-40).message
+
+
+def test_no_code_of_the_current_folder_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the checkpoint; an empty entry of PYTHONPATH is the current folder too."""
+    for module in ("torch", "fastsafetensors", "argparse", "sitecustomize"):
+        (tmp_path / f"{module}.py").write_text("import os; os._exit(77)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep)
+    with LoadProcess() as process:
+        (ready,) = process.read_events("the load process")
+    assert ready["event"] == "ready"
+    (tmp_path / "sitecustomize.py").unlink()
+    command = (sys.executable, "-m", "modelweights_loader", "validate", "--help")
+    environment = {**os.environ, "PYTHONPATH": str(LOADER)}
+    said = subprocess.run(command, check=True, capture_output=True, env=environment, timeout=DEADLINE_SECONDS)
+    assert b"--mode" in said.stdout
