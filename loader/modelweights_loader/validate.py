@@ -17,6 +17,7 @@ from modelweights_loader.load.contract import FASTSAFETENSORS, MIN_BATCH_BYTES, 
 from modelweights_loader.load_process import LoadProcess, choose_timeout, load_together
 from modelweights_loader.manifest import ManifestHasher, Pace, encode_manifest, write_manifest
 from modelweights_loader.structure import Structure, read_structure
+from modelweights_loader.unchanged import Unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,6 +117,24 @@ def validate(
     Raises:
         LoaderError: Any of its kinds; its figures hold the verdicts, as far as they are known.
     """
+    unchanged = Unchanged(checkpoint)
+    try:
+        return _prove(checkpoint, options, unchanged, process, on_warning)
+    except BadCheckpointError as error:
+        # What was half of one file and half of another is no verdict on either.
+        changed = unchanged.find_change()
+        if changed is None:
+            raise
+        raise changed from error
+
+
+def _prove(
+    checkpoint: Checkpoint,
+    options: ValidateOptions,
+    unchanged: Unchanged,
+    process: LoadProcess | None,
+    on_warning: Callable[[str], None] | None,
+) -> dict[str, object]:
     with contextlib.ExitStack() as stack:
         processes = _start_processes(stack, options, process)
         expected = read_expectations(options.expect_file, checkpoint) if options.expect_file else None
@@ -142,6 +161,9 @@ def validate(
             **loaded,
             "comparedHashes": hasher.checked_count or None,
         }
+        changed = unchanged.find_change()
+        if changed is not None:
+            raise changed
         if options.manifest_file:
             write_manifest(options.manifest_file, encode_manifest(hasher.lines(), _count_tensors(structure)))
     return figures

@@ -8,12 +8,13 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from modelweights_loader.checkpoint import find_checkpoint
-from modelweights_loader.errors import BadCheckpointError, LoaderError, UsageError
+from modelweights_loader.errors import BadCheckpointError, LoaderError, TryAgainError, UsageError
 from modelweights_loader.load.contract import LoadedTensor
 from modelweights_loader.load_process import LoadProcess
 from modelweights_loader.manifest import digest_of, encode_manifest
@@ -23,6 +24,7 @@ from tests.checkpoints.writer import make_tensor, write_raw, write_safetensors
 from tests.unit.loader.conftest import run_loader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from modelweights_loader.safetensors_header import Header
@@ -170,6 +172,61 @@ def test_a_manifest_of_ours_is_compared(split: Path, tmp_path: Path) -> None:
     changed = run_loader("validate", split, "--mode", "None", "--expect", expect)
     assert (30, "HashMismatch") == (changed.code, changed.report["reason"])
     assert "config.json" in changed.report["message"]
+
+
+def _write_in_place(shard: Path, content: bytes, _times: tuple[int, int]) -> None:
+    shard.write_bytes(content)
+
+
+def _rename_over(shard: Path, content: bytes, times: tuple[int, int]) -> None:
+    other = shard.with_name("other")
+    other.write_bytes(content)
+    os.utime(other, ns=times)
+    other.replace(shard)
+
+
+def _lead_elsewhere(shard: Path, content: bytes, times: tuple[int, int]) -> None:
+    other = shard.with_name("other")
+    other.write_bytes(content)
+    os.utime(other, ns=times)
+    shard.rename(shard.with_name("old"))
+    shard.symlink_to(other)
+
+
+def _let_grow(shard: Path, content: bytes, _times: tuple[int, int]) -> None:
+    shard.write_bytes(content + b"0")
+
+
+def _put_a_fifo(shard: Path, _content: bytes, _times: tuple[int, int]) -> None:
+    shard.unlink()
+    os.mkfifo(shard)
+
+
+@pytest.mark.parametrize("change", [_write_in_place, _rename_over, _lead_elsewhere, _let_grow, _put_a_fifo])
+@pytest.mark.parametrize("expected", ["old", "new"])
+def test_files_that_change_while_they_are_validated_are_neither_good_nor_bad(
+    single: Path, tmp_path: Path, change: Callable[[Path, bytes, tuple[int, int]], None], expected: str
+) -> None:
+    """The expected hashes come out of a FIFO: by then it has begun, and the files change before it goes on."""
+    shard, expect, manifest = single / "model.safetensors", tmp_path / "expect", tmp_path / "manifest"
+    old, status = shard.read_bytes(), shard.stat()
+    new = old[:-1] + bytes([old[-1] ^ 1])
+    digest = hashlib.sha256({"old": old, "new": new}[expected]).hexdigest()
+    os.mkfifo(expect)
+
+    def interfere() -> None:
+        with expect.open("w", encoding="utf-8") as file:
+            change(shard, new, (status.st_atime_ns, status.st_mtime_ns))
+            file.write(f"{digest}  {shard.name}\n")
+
+    options = ValidateOptions(mode="None", expect_file=str(expect), manifest_file=str(manifest))
+    checkpoint = find_checkpoint(str(single))
+    thread = threading.Thread(target=interfere, daemon=True)
+    thread.start()
+    with pytest.raises(TryAgainError) as caught:
+        validate(checkpoint, options)
+    thread.join()
+    assert (caught.value.reason, manifest.exists()) == ("FileChanged", False)
 
 
 HEX = "0" * 64

@@ -1,0 +1,59 @@
+"""Notices that files were changed, replaced or led elsewhere while they were proven: each pass would have seen others.
+
+Called by `validate`. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from modelweights_loader.errors import TryAgainError
+
+if TYPE_CHECKING:
+    from modelweights_loader.checkpoint import Checkpoint, CheckpointFile
+
+
+class Unchanged:
+    """How the files were when it was made.
+
+    By size and both times. Not by inode number: FUSE file systems give a file a new one when the kernel has forgotten it.
+    The time of the last status change goes forward when a file is renamed over another, and can't be set back as `cp -p`
+    and `rsync -t` do with the other one.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Looks at all files.
+
+        Args:
+            checkpoint: From `find_checkpoint`.
+        """
+        self._checkpoint = checkpoint
+        self._before = {file.path: self._look(file) for file in checkpoint.files}
+
+    def find_change(self) -> TryAgainError | None:
+        """Looks once more.
+
+        Returns:
+            The error to raise when a file is not what it was, or None.
+        """
+        for file in self._checkpoint.files:
+            before, now = self._before[file.path], self._look(file)
+            if now != before or now[0] != file.size_bytes:
+                message = (
+                    f"{self._checkpoint.path}/{file.path} changed while it was validated; stop what writes there, then "
+                    "try again"
+                )
+                return TryAgainError(message, reason="FileChanged")
+        return None
+
+    def _look(self, file: CheckpointFile) -> tuple[int, int, int]:
+        """Size and times; nothing of it for what is gone, or is a link to another place by now."""
+        path = os.path.join(self._checkpoint.path, file.path)
+        try:
+            status = os.stat(file.real_path)
+        except OSError:
+            return (-1, 0, 0)
+        if os.path.realpath(path) != file.real_path:
+            return (-1, 0, 0)
+        return (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
