@@ -9,6 +9,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from modelweights_loader.load import failures
 from modelweights_loader.load.plain import is_installed, view_bytes
 from modelweights_loader.safetensors_header import read_header
 
@@ -101,8 +102,14 @@ class BitComparer:
 
             try:
                 self._opened = self._stack.enter_context(safe_open(path, framework="pt", device="cpu"))
-            except Exception as error:  # noqa: BLE001 - whatever it raises is its refusal
-                self.safetensors_refusal = f"{type(error).__name__}: {error}"
+            except Exception as error:  # noqa: BLE001 - its errors are of many types
+                self._note_refusal(error)
+
+    def _note_refusal(self, error: Exception) -> None:
+        """Goes on without safetensors when it refuses the file; what is the machine's fault ends the comparison."""
+        if not failures.is_refusal(failures.classify_error(error)):
+            raise error
+        self.safetensors_refusal = failures.describe(error)
 
     def _ask_safetensors(self, name: str, tensor: Any, path: str) -> Any:
         """The same tensor's bytes as safetensors gives them, or None when it refuses."""
@@ -110,8 +117,8 @@ class BitComparer:
             return None
         try:
             other = self._opened.get_tensor(name)
-        except Exception as error:  # noqa: BLE001 - whatever it raises is its refusal
-            self.safetensors_refusal = f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - its errors are of many types
+            self._note_refusal(error)
             return None
         if (other.dtype, other.shape) != (tensor.dtype, tensor.shape):
             message = f"tensor {name} of {path} has another dtype or shape than safetensors gives"

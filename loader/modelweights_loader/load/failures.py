@@ -6,6 +6,7 @@ Used by `load.worker` to tell a refusal from a disturbance, and by `load_process
 from __future__ import annotations
 
 import errno
+import os
 
 LOADER_MISSING = "LoaderMissing"
 LOADER_UNSUPPORTED = "LoaderUnsupported"
@@ -19,8 +20,22 @@ DEVICE_UNAVAILABLE = "DeviceUnavailable"
 RANK_LOST = "RankLost"
 GROUP_UNSUPPORTED = "GroupUnsupported"
 
-# The last one is the dynamic linker's, while torch is imported.
-_NO_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "failed to map segment")
+# The first two are about threads. The last one is the dynamic linker's, while torch is imported.
+_NO_MEMORY_WORDS = (
+    *("can't start new thread", "resource temporarily unavailable"),
+    *("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc", "failed to map segment"),
+)
+# C++ and Rust put the system's words into errors of their own, and lose the number.
+_SYSTEM_WORDS = {
+    os.strerror(number).lower(): number
+    for number in (
+        *(errno.EIO, errno.ENFILE, errno.EMFILE, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EREMOTEIO),
+        *(errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENODEV, errno.ENXIO),
+        *(errno.EBUSY, errno.EUCLEAN, errno.EBADMSG, errno.ENOENT, errno.EACCES, errno.EPERM),
+    )
+}
+# Of the words above: a library that is not there, or may not be read, is an installation's fault.
+_INSTALLATION_NUMBERS = (errno.ENOENT, errno.EACCES, errno.EPERM)
 # In this order: what ranks say of each other mentions devices and reads too.
 _WORDS = (
     # Gloo lacks some types. Before 0.5.0 tensors are sent as what they are and not as bytes, since then only empty ones.
@@ -29,8 +44,47 @@ _WORDS = (
 )
 _WORDS_WITHOUT_NUMBER = (
     (DEVICE_UNAVAILABLE, ("cuda", "nvidia", "gpu runtime library")),
-    (READ_FAILED, ("submit_nogds_read", "wait_nogds_read", "pread")),
+    (READ_FAILED, ("submit_nogds_read", "wait_nogds_read", "pread", "nogds mmap", "failed to open file")),
 )
+
+
+def classify_error(error: BaseException) -> str:
+    """Finds the reason of what a library raised.
+
+    Args:
+        error: Anything.
+
+    Returns:
+        One of the reasons above.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    return classify(name_kind(error), describe(error), number)
+
+
+def name_kind(error: BaseException) -> str:
+    """Says what the type of an error alone tells.
+
+    Args:
+        error: What a library raised.
+
+    Returns:
+        A kind for `classify`.
+    """
+    if isinstance(error, MemoryError):
+        return NO_MEMORY
+    return LOADER_MISSING if isinstance(error, ImportError) else LOAD_FAILED
+
+
+def describe(error: BaseException) -> str:
+    """Says an error in words.
+
+    Args:
+        error: Anything.
+
+    Returns:
+        Its type and its message.
+    """
+    return f"{type(error).__name__}: {error}"
 
 
 def classify(kind: str, said: str, number: int | None) -> str:
@@ -47,8 +101,13 @@ def classify(kind: str, said: str, number: int | None) -> str:
     lowered = said.lower()
     if kind == NO_MEMORY or number == errno.ENOMEM or any(words in lowered for words in _NO_MEMORY_WORDS):
         return NO_MEMORY
-    if kind != LOAD_FAILED:
+    if kind not in {LOAD_FAILED, LOADER_MISSING}:
         return kind
+    said_number = next((known for words, known in _SYSTEM_WORDS.items() if words in lowered), None)
+    if kind == LOADER_MISSING:
+        return kind if said_number in {None, *_INSTALLATION_NUMBERS} else READ_FAILED
+    if number is None and not any(word in lowered for _, words in _WORDS for word in words):
+        number = said_number
     if number in {errno.EACCES, errno.EPERM}:
         return FORBIDDEN
     known = _WORDS if number is not None else (*_WORDS, *_WORDS_WITHOUT_NUMBER)

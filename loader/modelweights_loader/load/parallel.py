@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from modelweights_loader.load import failures
 from modelweights_loader.load.contract import MIN_BATCH_BYTES
 from modelweights_loader.safetensors_header import read_header
 
@@ -90,14 +91,15 @@ def iterate_parallel(
         yield from weights
 
 
-def find_refusal(request: LoadRequest) -> str:
+def find_refusal(request: LoadRequest) -> str | None:
     """Asks whether ParallelLoader accepts headers and dtypes, without reading any tensor.
 
     Args:
         request: Which files.
 
     Returns:
-        Its words when it refuses, else an empty string.
+        Its words when it refuses, an empty string when it accepts, None when it could not find out, for lack of memory
+        and the like.
     """
     from fastsafetensors.common import SafeTensorsMetadata  # noqa: PLC0415 - see the module's docstring
     from fastsafetensors.frameworks import get_framework_op  # noqa: PLC0415 - see the module's docstring
@@ -112,5 +114,5 @@ def find_refusal(request: LoadRequest) -> str:
         try:
             SafeTensorsMetadata.from_file(path, framework)
         except Exception as error:  # noqa: BLE001 - its errors are plain Exceptions
-            return f"{type(error).__name__}: {error}"
+            return failures.describe(error) if failures.is_refusal(failures.classify_error(error)) else None
     return ""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from modelweights_loader.load import failures
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -79,19 +81,20 @@ def _open_tensors(path: str, device: str) -> Iterator[tuple[str, Any]]:
             yield name, opened.get_tensor(name)
 
 
-def find_refusal(request: LoadRequest) -> str:
+def find_refusal(request: LoadRequest) -> str | None:
     """Asks whether safetensors accepts headers and dtypes, without reading any tensor.
 
     Args:
         request: Which files.
 
     Returns:
-        Its words when it refuses, else an empty string.
+        Its words when it refuses, an empty string when it accepts, None when it could not find out, for lack of memory
+        and the like.
     """
     for path in request.files:
         try:
             for _ in _open_tensors(path, "cpu"):
                 continue
         except Exception as error:  # noqa: BLE001 - whatever it raises is its refusal
-            return f"{type(error).__name__}: {error}"
+            return failures.describe(error) if failures.is_refusal(failures.classify_error(error)) else None
     return ""

@@ -98,7 +98,7 @@ def main(parent_pid: int) -> int:
     try:
         pipe.emit({"event": "ready", **import_libraries()})
     except Exception as error:  # noqa: BLE001 - a process's edge; a broken installation raises anything
-        pipe.emit(describe_failure(LoadError(failures.LOADER_MISSING, f"{type(error).__name__}: {error}")))
+        pipe.emit(describe_failure(LoadError(failures.LOADER_MISSING, failures.describe(error))))
         return 0
     gc.enable()
     while line := pipe.read():
@@ -141,8 +141,7 @@ def describe_failure(error: BaseException, verdicts: dict[str, str] | None = Non
     elif isinstance(error, BitsDifferError):
         kind, said = failures.BITS_DIFFER, str(error)
     else:
-        kind = failures.NO_MEMORY if isinstance(error, MemoryError) else failures.LOAD_FAILED
-        said = f"{type(error).__name__}: {error}"
+        kind, said = failures.name_kind(error), failures.describe(error)
     known = {"kind": kind, "error": said, "errno": number, "verdicts": verdicts or {}}
     return {"event": "result", "ok": False, **known, **more}
 
@@ -282,7 +281,7 @@ class Load:
             "max_batch_bytes": batch_bytes,
         }
 
-    def _find_parallel_refusal(self) -> str:
+    def _find_parallel_refusal(self) -> str | None:
         refusal = _require_support().refusal or parallel.find_refusal(self._request)
         if refusal:
             self.verdicts[PARALLEL_LOADER], self.refusals[PARALLEL_LOADER] = REFUSES, refusal

@@ -209,3 +209,14 @@ def test_a_library_that_gives_other_bits_fails_the_full_mode(tmp_path: Path, mon
     result = ask(make_request(tmp_path, compare=True))
     assert (result["ok"], result["kind"]) == (False, "TensorBitsDiffer")
     assert "a.4000" in result["error"]
+
+
+@pytest.mark.parametrize("library", [plain, parallel])
+def test_what_cannot_be_asked_for_the_machines_sake_is_no_refusal(tmp_path: Path, library: Any) -> None:
+    _write_one(tmp_path, "F32")
+    request = make_request(tmp_path)
+    assert library.find_refusal(request) == ""
+    (tmp_path / "model.safetensors").unlink()
+    assert library.find_refusal(request) is None
+    (tmp_path / "model.safetensors").write_bytes(b"no header")
+    assert library.find_refusal(request)
