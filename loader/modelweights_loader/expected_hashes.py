@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modelweights_loader.errors import BadCheckpointError, UsageError, describe_os_error
 
@@ -75,25 +75,35 @@ def read_expectations(path: str, checkpoint: Checkpoint) -> dict[str, Expected]:
     if len(content) > _MAX_FILE_BYTES:
         message = f"{path} has more than {_MAX_FILE_BYTES} bytes; pass a manifest or what sha256sum printed"
         raise UsageError(message)
-    text = content.decode("utf-8", "surrogateescape")
-    digests = _parse_manifest(text, path) if text.lstrip().startswith("{") else _parse_sums(text, path)
-    _compare_names(digests, checkpoint, path)
+    text = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    is_manifest = text.lstrip().startswith("{")
+    pairs = _parse_manifest(text, path) if is_manifest else _parse_sums(text, path)
+    digests = _collect(pairs, f"{checkpoint.path.rstrip('/')}/", path)
+    _compare_names(digests, checkpoint, path, is_manifest=is_manifest)
     return {name: Expected(SHA256, digest, path) for name, digest in digests.items()}
 
 
-def _parse_manifest(text: str, path: str) -> dict[str, str]:
+def _parse_manifest(text: str, path: str) -> list[tuple[str, str]]:
     try:
-        files = json.loads(text)["files"]
-        digests = {str(entry["path"]): str(entry["sha256"]) for entry in files}
+        return [_read_entry(entry) for entry in json.loads(text)["files"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         message = f"{path} is no manifest ({type(error).__name__}: {error}); make it with validate --manifest"
         raise UsageError(message) from error
-    return digests
 
 
-def _parse_sums(text: str, path: str) -> dict[str, str]:
-    digests: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+def _read_entry(entry: dict[str, Any]) -> tuple[str, str]:
+    name, digest = entry["path"], entry["sha256"]
+    if not (isinstance(name, str) and re.fullmatch("[0-9a-fA-F]{64}", digest)):
+        message = f"not a path and its sha256: {name!r:.80}, {digest!r:.80}"
+        raise ValueError(message)
+    return name, digest
+
+
+def _parse_sums(text: str, path: str) -> list[tuple[str, str]]:
+    pairs = []
+    # Not splitlines: other things than line ends that it splits at may be in names.
+    for number, ended in enumerate(text.split("\n"), start=1):
+        line = ended.removesuffix("\r")
         if not line.strip() or line.startswith("#"):
             continue
         plain, tagged = _SUM_LINE.fullmatch(line), _TAG_LINE.fullmatch(line)
@@ -106,18 +116,38 @@ def _parse_sums(text: str, path: str) -> dict[str, str]:
             raise UsageError(message)
         if escaped:
             name = re.sub(r"\\(.)", lambda found: {"n": "\n", "r": "\r"}.get(found[1], found[1]), name)
-        digests[name.removeprefix("./")] = digest.lower()
+        pairs.append((name, digest))
+    return pairs
+
+
+def _collect(pairs: list[tuple[str, str]], folder: str, path: str) -> dict[str, str]:
+    """By name in the checkpoint's folder, also where it is written with ./ or with the whole path before it."""
+    digests: dict[str, str] = {}
+    for written, digest in pairs:
+        name = written.removeprefix(folder).removeprefix("./")
+        if digests.setdefault(name, digest.lower()) != digest.lower():
+            message = f"{path} has two hashes for {name[:200]}; pass one of a single revision"
+            raise UsageError(message)
     if not digests:
         message = f"{path} lists no hash; pass a manifest or what sha256sum printed"
         raise UsageError(message)
     return digests
 
 
-def _compare_names(digests: dict[str, str], checkpoint: Checkpoint, path: str) -> None:
+def _compare_names(digests: dict[str, str], checkpoint: Checkpoint, path: str, *, is_manifest: bool) -> None:
     """Every shard must be listed, or the check would be silently partial; other files need not count for the engine."""
     shards = {shard.path for shard in checkpoint.shards}
-    listed = {name for name in digests if name.endswith(".safetensors")}
-    for names, said in ((shards - digests.keys(), "is not listed in"), (listed - shards, "is missing, but listed in")):
+    listed = {name for name in digests if name.endswith(".safetensors") and "/" not in name}
+    if not listed and not shards <= digests.keys():
+        message = f"{path} lists no shard by its name in {checkpoint.path}: {min(digests)[:200]!r}; run sha256sum in that folder"
+        raise UsageError(message)
+    if is_manifest:
+        # It lists what counts, and nothing else.
+        missing = digests.keys() - {file.path for file in checkpoint.files}
+    else:
+        # What is there but is not loaded, such as the same weights once more, need not be compared.
+        missing = {name for name in listed - shards if not os.path.exists(os.path.join(checkpoint.path, name))}
+    for names, said in ((shards - digests.keys(), "is not listed in"), (missing, "is missing, but listed in")):
         if names:
             message = f"{checkpoint.path}/{min(names)} {said} {path}; compare files of one revision"
             raise BadCheckpointError(message, reason="HashMismatch")

@@ -230,12 +230,19 @@ def test_files_that_change_while_they_are_validated_are_neither_good_nor_bad(
 
 
 HEX = "0" * 64
+MANIFEST = f'{{"files": [{{"path": "model.safetensors", "sha256": "{HEX}"}}, {{"path": "%s", "sha256": "{HEX}"}}]}}'
 
 
 @pytest.mark.parametrize(
     ("content", "kind", "reason", "named"),
     [
-        (f"{HEX}  config.json\n", BadCheckpointError, "HashMismatch", "model.safetensors is not listed"),
+        (f"{HEX}  a.safetensors\n", BadCheckpointError, "HashMismatch", "model.safetensors is not listed"),
+        (f"{HEX}  config.json\n", UsageError, "Usage", "lists no shard"),
+        (f"{HEX}  ../model.safetensors\n", UsageError, "Usage", "lists no shard"),
+        (f"{HEX}  model.safetensors\n{'1' * 64}  ./model.safetensors\n", UsageError, "Usage", "two hashes for model"),
+        ('{"files": [{"path": "model.safetensors", "sha256": null}]}', UsageError, "Usage", "no manifest"),
+        ('{"files": [{"path": "model.safetensors", "sha256": "abc"}]}', UsageError, "Usage", "no manifest"),
+        (MANIFEST % "vocab.json", BadCheckpointError, "HashMismatch", "vocab.json is missing"),
         (f"{HEX}  model.safetensors\n{HEX}  z.safetensors\n", BadCheckpointError, "HashMismatch", "z.safetensors"),
         ("nothing of the kind\n", UsageError, "Usage", "line 1"),
         ("", UsageError, "Usage", "no hash"),
@@ -251,6 +258,23 @@ def test_what_to_expect_is_read_strictly(
     with pytest.raises(kind, match=named) as caught:
         validate(find_checkpoint(str(single)), ValidateOptions(mode="None", expect_file=str(expect)))
     assert reason == caught.value.reason
+
+
+@pytest.mark.parametrize(
+    "form", ["{digest}  {folder}/{name}\r\n", "\ufeff{digest} *{name}", "{upper}  {name}\n{other}"]
+)
+def test_hashes_are_found_however_sums_are_written(single: Path, tmp_path: Path, form: str) -> None:
+    """Whole paths, Windows' line ends and mark, weights in the same folder that no engine would load."""
+    expect, shard = tmp_path / "expect", single / "model.safetensors"
+    shard.rename(single / "consolidated.safetensors")
+    write_safetensors(shard, [make_tensor("b", "F32", (1,))])
+    folder = os.path.realpath(single)
+    digest = hashlib.sha256((single / "consolidated.safetensors").read_bytes()).hexdigest()
+    other = f"{HEX}  original/a.safetensors\n{HEX}  model.safetensors\n"
+    parts = {"digest": digest, "upper": digest.upper(), "folder": folder, "name": "consolidated.safetensors"}
+    expect.write_text(form.format(**parts, other=other), encoding="utf-8")
+    figures = validate(find_checkpoint(folder), ValidateOptions(mode="None", expect_file=str(expect)))
+    assert figures["comparedHashes"] == 1
 
 
 def _make_cache(folder: Path) -> tuple[Path, dict[str, Path]]:
