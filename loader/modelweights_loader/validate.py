@@ -298,8 +298,15 @@ def _fits_into_memory(checkpoint: Checkpoint, needed_bytes: int) -> bool:
 
 
 def _make_store(stack: contextlib.ExitStack) -> str:
-    """A file on which the ranks find each other; nothing of it stays."""
-    import tempfile  # noqa: PLC0415 - only for groups
+    """A file on which the ranks find each other. It has no name, so nothing of it stays, also after SIGKILL."""
+    with contextlib.suppress(OSError):
+        descriptor = os.memfd_create("modelweights-group")
+        stack.callback(os.close, descriptor)
+        store = f"/proc/{os.getpid()}/fd/{descriptor}"
+        os.close(os.open(store, os.O_RDWR | os.O_CLOEXEC))
+        return store
+    # No /proc here, or a kernel without such files.
+    import tempfile  # noqa: PLC0415 - hardly ever
 
     return os.path.join(stack.enter_context(tempfile.TemporaryDirectory(prefix="modelweights-group-")), "store")
 

@@ -41,7 +41,11 @@ def test_sigkill_at_any_moment_leaves_nothing(disk: Path) -> None:
     marking = ("--marker-dir", str(markers), "--marker-root", str(root), "--results", str(results))
     command = [sys.executable, "-m", "modelweights_loader", "stage", str(model), *marking]
     for moment in range(MOMENTS):
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # Every other time it is a group of load processes, which have to find each other.
+        ranks = ("--world-size", str(1 + moment % 2))
+        process = subprocess.Popen(
+            [*command, *ranks], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         # Not a wait for something: the moment itself is what is tried out.
         time.sleep(LONGEST_SECONDS * moment / MOMENTS)
         process.send_signal(signal.SIGKILL)

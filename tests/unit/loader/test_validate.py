@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -172,6 +173,15 @@ def test_a_manifest_of_ours_is_compared(split: Path, tmp_path: Path) -> None:
     changed = run_loader("validate", split, "--mode", "None", "--expect", expect)
     assert (30, "HashMismatch") == (changed.code, changed.report["reason"])
     assert "config.json" in changed.report["message"]
+
+
+def test_a_group_finds_each_other_without_a_folder_for_temporary_files(
+    split: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a root file system that can't be written; and nothing can stay there after SIGKILL."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    figures: dict[str, Any] = validate(find_checkpoint(str(split)), ValidateOptions(world_size=2))
+    assert figures["engine"]["ranks"] == 2
 
 
 def _write_in_place(shard: Path, content: bytes, _times: tuple[int, int]) -> None:
