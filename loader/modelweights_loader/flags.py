@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from modelweights_loader.outcome import make_printable
 from modelweights_loader.quantity import MIB
 
 FASTSAFETENSORS = "fastsafetensors"
@@ -22,6 +23,8 @@ PARSED_BY = {VLLM: "0.33.0", SGLANG: "0.5.23"}
 
 PROVEN = "Proven"
 NOT_SHOWN = "NotShown"
+# An engine's signed 64 bits.
+_LARGEST_NUMBER = 2**63 - 1
 _PROOF_MODES = ("Load", "Full")
 
 
@@ -55,19 +58,24 @@ def read_engine(engine: dict[str, Any]) -> Settings:
     """Reads the reports' `engine`.
 
     Args:
-        engine: The object; members may be missing.
+        engine: The object; members that are missing, or are not what they should be, get their defaults.
 
     Returns:
         The settings.
     """
     return Settings(
-        load_format=str(engine.get("loadFormat") or FASTSAFETENSORS),
-        queue_size=int(engine.get("queueSize") or 0),
+        load_format=SAFETENSORS if engine.get("loadFormat") == SAFETENSORS else FASTSAFETENSORS,
+        queue_size=_read_number(engine.get("queueSize"), -1, 0),
         odirect=bool(engine.get("odirect")),
         nogds=bool(engine.get("nogds", True)),
-        ranks=int(engine.get("ranks") or 1),
+        ranks=_read_number(engine.get("ranks"), 1, 1),
         tuned=bool(engine.get("tuned")),
     )
+
+
+def _read_number(value: object, least: int, default: int) -> int:
+    """What comes out of a file and goes into a shell is a whole number within reason, or the default."""
+    return value if type(value) is int and least <= value <= _LARGEST_NUMBER else default
 
 
 class Invocation(NamedTuple):
@@ -220,8 +228,8 @@ def _make_invocation(engine: str, shown: Settings | None, load_format: str, pref
     if load_format == FASTSAFETENSORS:
         flags, environment, notes = _use_fastsafetensors(engine, settings)
     else:
-        threads = int(prefetch.get("numThreads") or 8)
-        block_bytes = int(prefetch.get("blockSize") or 16 * MIB)
+        threads = _read_number(prefetch.get("numThreads"), 1, 8)
+        block_bytes = _read_number(prefetch.get("blockSize"), 1, 16 * MIB)
         flags, environment, notes = _use_safetensors(engine, threads, block_bytes, shown=shown is not None)
     load = PROVEN if shown is not None else NOT_SHOWN
     return Invocation(engine, load_format, flags, environment, load, PARSED_BY[engine], notes)
@@ -277,7 +285,8 @@ def format_settings(settings: EngineSettings) -> str:
         Several lines.
     """
     lines = [f"# {settings.proof}"]
-    lines += [f"# {note}" for note in settings.notes]
+    # Words of a library about a checkpoint: without line ends, or they would be commands.
+    lines += [f"# {make_printable(note)}" for note in settings.notes]
     lines += [f"export {name}={value}" for name, value in settings.environment.items()]
     for invocation in settings.invocations:
         with_what = "fastsafetensors" if invocation.load_format == FASTSAFETENSORS else "plain safetensors"

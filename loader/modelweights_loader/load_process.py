@@ -39,6 +39,8 @@ _SLOWEST_BYTES_PER_SECOND = 50e6
 _MAX_EVENT_BYTES = 256 * 2**20
 # When a rank dies, the others fail too within moments: time to find the one that was first.
 _GRACE_SECONDS = 1.0
+# The kernel takes 2^31 ms at most, 24 days; a time-out may be longer.
+_LONGEST_WAIT_SECONDS = 86400.0
 
 
 def choose_timeout(size_bytes: int) -> float:
@@ -281,7 +283,7 @@ class _Talk:
         with selectors.DefaultSelector() as selector:
             for rank in self.waiting:
                 selector.register(self._processes[rank], selectors.EVENT_READ, rank)
-            ready = selector.select(max(0.0, until - time.monotonic()))
+            ready = selector.select(min(_LONGEST_WAIT_SECONDS, max(0.0, until - time.monotonic())))
         for key, _ in ready:
             try:
                 self._handle(key.data)
@@ -290,7 +292,7 @@ class _Talk:
                 self._failures.append(error)
         if self._failures:
             raise self._find_first()
-        if not ready:
+        if not ready and time.monotonic() >= until:
             raise self._describe_timeout(timeout_seconds)
 
     def _handle(self, rank: int) -> None:

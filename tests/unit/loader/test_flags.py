@@ -97,6 +97,27 @@ def test_sizes_and_threads_are_those_of_the_prefetch_as_plain_integers() -> None
     assert by_engine["sglang"].environment == {"SGLANG_PREFETCH_BLOCK_SIZE_MB": "5"}
 
 
+WRONG: list[Any] = ["x", "$(id)", [1], {}, True, 1.5, 1e400, -7, 10**30]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_no_number_in_results_is_no_setting(wrong: Any) -> None:
+    engine = {**DIRECT, "queueSize": wrong, "ranks": wrong, "loadFormat": wrong}
+    got = make_settings({"numThreads": wrong, "blockSize": wrong}, {}, {"exitCode": 0, "engine": engine})
+    good = make_settings({}, {}, {"exitCode": 0, "engine": {**DIRECT, "queueSize": 0}})
+    assert format_settings(got) == format_settings(good)
+
+
+def test_words_of_a_checkpoint_are_no_commands() -> None:
+    """A library's refusal repeats what a header says, and the text is for a shell."""
+    hostile = "bad\nexport EVIL=1\r\x1b[2J"
+    validated = {**GOOD, "verdicts": {"parallelLoader": "Refuses"}, "refusals": {"parallelLoader": hostile}}
+    said = format_settings(make_settings({}, validated, {"exitCode": 0, "advice": [hostile]}))
+    assert said.count("EVIL") == 2
+    assert not [line for line in said.splitlines() if "EVIL" in line and not line.startswith("# ")]
+    assert "\x1b" not in said
+
+
 def test_a_group_that_was_proven_is_published_as_a_group() -> None:
     validated = {**GOOD, "engine": {**DIRECT, "ranks": 4}}
     assert make_settings({}, validated, {}, ("vllm",)).invocations[0].flags[-2:] == ("--tensor-parallel-size", "4")

@@ -252,3 +252,8 @@ def test_no_code_of_the_current_folder_is_run(tmp_path: Path, monkeypatch: pytes
     environment = {**os.environ, "PYTHONPATH": str(LOADER)}
     said = subprocess.run(command, check=True, capture_output=True, env=environment, timeout=DEADLINE_SECONDS)
     assert b"--mode" in said.stdout
+
+
+def test_a_time_out_may_be_longer_than_the_kernel_can_wait() -> None:
+    with _start(READY + ANSWER) as process:
+        assert process.load(REQUEST, 1e7).ranks == 2
