@@ -44,7 +44,8 @@ def expect_from_cache(file: CheckpointFile) -> Expected | None:
         What is expected, or None for a file that is no such blob.
     """
     folder, name = os.path.split(file.real_path)
-    if os.path.basename(folder) != "blobs":
+    # Other stores have a folder of that name too, with names that are other hashes.
+    if os.path.basename(folder) != "blobs" or not os.path.isdir(os.path.join(os.path.dirname(folder), "snapshots")):
         return None
     for pattern, algorithm in _BLOB_NAMES:
         if pattern.fullmatch(name):

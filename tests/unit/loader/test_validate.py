@@ -319,3 +319,12 @@ def test_blobs_of_a_cache_are_compared_with_their_names(tmp_path: Path, name: st
     bad = run_loader("validate", cache, "--mode", "Structure")
     assert (30, "HashMismatch") == (bad.code, bad.report["reason"])
     assert name in bad.report["message"]
+
+
+def test_blobs_that_are_of_no_hugging_face_cache_may_be_called_anything(single: Path, tmp_path: Path) -> None:
+    blobs, shard = tmp_path / "blobs", single / "model.safetensors"
+    blobs.mkdir()
+    shard.rename(blobs / ("0" * 40))
+    shard.symlink_to(blobs / ("0" * 40))
+    checkpoint = find_checkpoint(str(single), root=str(tmp_path))
+    assert validate(checkpoint, ValidateOptions(mode="Structure"))["comparedHashes"] is None
