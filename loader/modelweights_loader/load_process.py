@@ -21,7 +21,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from modelweights_loader.errors import LoaderError, TryAgainError
+from modelweights_loader.errors import LoaderError, TryAgainError, WillNotWorkError
 from modelweights_loader.load.contract import LoadedTensor, LoadRequest, LoadResult
 from modelweights_loader.load_errors import error_from_exit, error_from_result
 
@@ -66,20 +66,28 @@ class LoadProcess:
 
         Args:
             command: For tests; the default runs `load.worker` by our own interpreter.
+
+        Raises:
+            WillNotWorkError: This user may not run it.
         """
         package_parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         # An empty entry is the current folder too.
         others = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         search = os.pathsep.join([package_parent, *others])
         self._idle_since = time.monotonic()
-        self.process = subprocess.Popen(  # noqa: S603 - our own interpreter, or a test's
-            list(command or (sys.executable, "-c", _START, str(os.getpid()))),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": search},
-            # A process group of its own: Ctrl-C reaches only us, and we end it in order.
-            start_new_session=True,
-        )
+        argv = list(command or (sys.executable, "-c", _START, str(os.getpid())))
+        try:
+            self.process = subprocess.Popen(  # noqa: S603 - our own interpreter, or a test's
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": search},
+                # A process group of its own: Ctrl-C reaches only us, and we end it in order.
+                start_new_session=True,
+            )
+        except (PermissionError, FileNotFoundError) as error:
+            message = f"the load process can't be started ({error}); let uid {os.geteuid()} run {argv[0]}"
+            raise WillNotWorkError(message, reason="LoaderMissing") from error
         self._buffer = bytearray()
         self.versions: dict[str, str] = {}
 

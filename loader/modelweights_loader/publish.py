@@ -18,6 +18,7 @@ from modelweights_loader.quantity import format_bytes
 from modelweights_loader.report import read_result
 from modelweights_loader.residency import METHOD_SAMPLE, Residency, measure
 from modelweights_loader.residency_table import error_of
+from modelweights_loader.unchanged import find_newest_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +102,11 @@ def publish(path: str, checkpoint: Checkpoint, options: PublishOptions) -> tuple
 
 def _check_unchanged(checkpoint: Checkpoint, validated: dict[str, Any]) -> None:
     """A digest must not be published for files that are plainly others than those that were hashed."""
-    now = {"sizeBytes": checkpoint.size_bytes, "fileCount": len(checkpoint.files)}
+    now = {
+        "sizeBytes": checkpoint.size_bytes,
+        "fileCount": len(checkpoint.files),
+        "newestChangeNs": call(lambda: find_newest_ns(checkpoint)),
+    }
     for name, value in now.items():
         if validated.get(name, value) != value:
             message = (

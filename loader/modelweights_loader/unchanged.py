@@ -1,6 +1,6 @@
 """Notices that files were changed, replaced or led elsewhere while they were proven: each pass would have seen others.
 
-Called by `validate`. Must not import torch.
+Called by `validate`, and by `publish` for what changed after it. Must not import torch.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ class Unchanged:
         self._checkpoint = checkpoint
         self._before = {file.path: self._look(file) for file in checkpoint.files}
 
+    @property
+    def newest_ns(self) -> int:
+        """When a file last changed before that: see `find_newest_ns`."""
+        return max((time for _, *times in self._before.values() for time in times), default=0)
+
     def find_change(self) -> TryAgainError | None:
         """Looks once more.
 
@@ -57,3 +62,15 @@ class Unchanged:
         if os.path.realpath(path) != file.real_path:
             return (-1, 0, 0)
         return (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def find_newest_ns(checkpoint: Checkpoint) -> int:
+    """Finds when any of the files last changed.
+
+    Args:
+        checkpoint: From `find_checkpoint`.
+
+    Returns:
+        The latest of all times of modification and status change, in nanoseconds since 1970.
+    """
+    return Unchanged(checkpoint).newest_ns

@@ -160,6 +160,7 @@ def _prove(
             "tensorCount": None if structure is None else structure.tensor_count,
             **loaded,
             "comparedHashes": hasher.checked_count or None,
+            "newestChangeNs": unchanged.newest_ns,
         }
         changed = unchanged.find_change()
         if changed is not None:

@@ -257,3 +257,10 @@ def test_no_code_of_the_current_folder_is_run(tmp_path: Path, monkeypatch: pytes
 def test_a_time_out_may_be_longer_than_the_kernel_can_wait() -> None:
     with _start(READY + ANSWER) as process:
         assert process.load(REQUEST, 1e7).ranks == 2
+
+
+@pytest.mark.parametrize("program", ["/nowhere/python", "/etc/passwd"])
+def test_an_interpreter_that_this_user_may_not_run_is_said(program: str) -> None:
+    with pytest.raises(LoaderError, match=f"let uid .* run {program}") as caught:
+        LoadProcess([program])
+    assert (caught.value.exit_code, caught.value.reason) == (20, "LoaderMissing")

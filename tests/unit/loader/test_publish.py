@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from modelweights_loader.outcome import Outcome, make_report
 from modelweights_loader.publish import PublishOptions, check_policy, describe_residency, publish
 from modelweights_loader.report import encode_report, write_result
 from modelweights_loader.residency import Residency
+from tests.unit.loader.conftest import run_loader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,6 +147,22 @@ def test_what_has_changed_since_it_was_validated_is_not_published(single: Path, 
     with pytest.raises(LoaderError, match="has changed since it was validated") as caught:
         publish(str(single), find_checkpoint(str(single)), _options(earlier={"validate": {**VALIDATED, **stale}}))
     assert (caught.value.exit_code, caught.value.reason) == (10, "FileChanged")
+
+
+def test_a_change_of_the_same_size_since_it_was_validated_is_not_published(single: Path) -> None:
+    """As the steps of a pod do it: one process validates, a later one reports."""
+    validated = run_loader("validate", single, "--mode", "Structure", "--results", single.parent / "results")
+    shard = single / "model.safetensors"
+    times = shard.stat()
+    with shard.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last[0] ^ 1]))
+    # As `cp -p` and `rsync -t` do.
+    os.utime(shard, ns=(times.st_atime_ns, times.st_mtime_ns))
+    reported = run_loader("report", single, "--results", single.parent / "results")
+    assert (validated.code, reported.code, reported.report["reason"]) == (0, 10, "FileChanged")
 
 
 def test_a_validation_that_failed_publishes_no_digest(single: Path) -> None:
