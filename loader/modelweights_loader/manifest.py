@@ -2,7 +2,7 @@
 
 Called by `validate`, beside the load processes. Where everything fits into the page cache, files are hashed as fast as
 idle processors allow. Where it does not, the hasher keeps close to the load, so that what one of them read is still in
-memory for the other, and each byte comes from the disk once. Must not import torch.
+memory for the other, and hardly a byte comes from the disk twice. Must not import torch.
 """
 
 from __future__ import annotations
