@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.errors import describe_os_error
 from modelweights_loader.reading import PIECE_BYTES, WAYS, WayRefusedError, make_ways
+from modelweights_loader.residency import MethodRefusedError, count_cached_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 _RUN_BYTES = 16 * 2**20
 # Shares for each thread in a set that is too small for whole runs.
 _SHARES = 4
+# Half a second at most, for reads of a storage that fails anyway.
+_FORGET_TRIES = 25
+_FORGET_SECONDS = 0.02
 
 
 class FailedFile(NamedTuple):
@@ -200,11 +205,14 @@ class BlockReader:
     def _exit(self, index: int, file: _OpenFile) -> None:
         with self._lock:
             file.readers -= 1
-            if file.readers == 0 and (file.is_last_block_out or index in self._failures):
+            is_done = file.readers == 0 and (file.is_last_block_out or index in self._failures)
+            if is_done:
                 del self._open_files[index]
-                if index in self._failures:
-                    _forget(file.descriptor)
-                os.close(file.descriptor)
+        if is_done:
+            # Nobody else has it any more, and others need not wait for this.
+            if index in self._failures:
+                _forget(file.descriptor)
+            os.close(file.descriptor)
 
     def _fail(self, index: int, cause: str, error: OSError | None) -> None:
         with self._lock:
@@ -234,9 +242,16 @@ class BlockReader:
 
 
 def _forget(descriptor: int) -> None:
-    """Takes a failed file out of the page cache: a read that fails leaves pages without content, which cachestat counts."""
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    except OSError:
-        # What refuses this advice has no such pages.
-        return
+    """Takes a failed file out of the page cache: a read that fails leaves pages without content, which cachestat counts.
+
+    What the kernel reads ahead may still be under way, and such pages stay: so it looks, and tries again for a while.
+    """
+    for _ in range(_FORGET_TRIES):
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            if count_cached_bytes(descriptor, 0, max(1, os.fstat(descriptor).st_size)) == 0:
+                return
+        except (OSError, MethodRefusedError):
+            # What refuses the advice has no such pages; where nobody may count, nobody is told of them either.
+            return
+        time.sleep(_FORGET_SECONDS)
