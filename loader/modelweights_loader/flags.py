@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from modelweights_loader.load.contract import (
+    FASTSAFETENSORS,
+    LOAD_FORMATS,
+    PARALLEL_LOADER_VERDICT,
+    REFUSES,
+    SAFETENSORS,
+    SAFETENSORS_VERDICT,
+)
 from modelweights_loader.outcome import make_printable
 from modelweights_loader.quantity import MIB
 
-FASTSAFETENSORS = "fastsafetensors"
-SAFETENSORS = "safetensors"
 VLLM = "vllm"
 SGLANG = "sglang"
 ENGINES = (VLLM, SGLANG)
@@ -204,14 +210,14 @@ def _collect_proofs(validated: dict[str, Any], tuned: dict[str, Any]) -> tuple[d
 
 def _choose_formats(validated: dict[str, Any], best: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The formats that can be published, best first, and why one is not."""
-    formats = (best, *(load_format for load_format in (FASTSAFETENSORS, SAFETENSORS) if load_format != best))
+    formats = (best, *(load_format for load_format in LOAD_FORMATS if load_format != best))
     verdicts = validated.get("verdicts")
     if not isinstance(verdicts, dict):
         return formats, ()
     refusals = validated.get("refusals")
     refusals = refusals if isinstance(refusals, dict) else {}
-    keys = {FASTSAFETENSORS: "parallelLoader", SAFETENSORS: "safetensors"}
-    refused = [load_format for load_format in formats if verdicts.get(keys[load_format]) == "Refuses"]
+    keys = {FASTSAFETENSORS: PARALLEL_LOADER_VERDICT, SAFETENSORS: SAFETENSORS_VERDICT}
+    refused = [load_format for load_format in formats if verdicts.get(keys[load_format]) == REFUSES]
     if len(refused) == len(formats):
         return formats, ("neither ParallelLoader nor safetensors loads this checkpoint: see validate",)
     notes = []

@@ -94,11 +94,7 @@ class Cursor:
         Raises:
             JsonError: It is no object.
         """
-        self._expect(_OPEN, "'{'")
-        if self.next_is(_CLOSE):
-            self._position += 1
-            return
-        while True:
+        for _ in self._turns():
             while own is not None and (found := _PLAIN_FLAT.match(self._text, self._position)):
                 key = found[1].decode()
                 if key == own:
@@ -108,10 +104,6 @@ class Cursor:
             key = self.take_string()
             self._expect(_COLON, "':'")
             yield key, None if own is None or key == own else self._take_flat_object()
-            if self.next_is(_CLOSE):
-                self._position += 1
-                return
-            self._expect(_COMMA, "',' or '}'")
 
     def string_pairs(self) -> Iterator[tuple[str, str]]:
         """Takes an object whose values are strings.
@@ -122,11 +114,7 @@ class Cursor:
         Raises:
             JsonError: It is no such object.
         """
-        self._expect(_OPEN, "'{'")
-        if self.next_is(_CLOSE):
-            self._position += 1
-            return
-        while True:
+        for _ in self._turns():
             # Most are plain: one look instead of eight.
             while found := _PLAIN_PAIR.match(self._text, self._position):
                 self._position = found.end()
@@ -134,10 +122,6 @@ class Cursor:
             key = self.take_string()
             self._expect(_COLON, "':'")
             yield key, self.take_string()
-            if self.next_is(_CLOSE):
-                self._position += 1
-                return
-            self._expect(_COMMA, "',' or '}'")
 
     def skip_string_pairs(self) -> None:
         """Passes over an object whose values are strings of any length.
@@ -145,16 +129,21 @@ class Cursor:
         Raises:
             JsonError: It is no such object.
         """
-        self._expect(_OPEN, "'{'")
-        if self.next_is(_CLOSE):
-            self._position += 1
-            return
-        while True:
+        for _ in self._turns():
             while (end := self._end_of(_SHORT_PAIRS)) > self._position:
                 self._position = end
             self._skip_string()
             self._expect(_COLON, "':'")
             self._skip_string()
+
+    def _turns(self) -> Iterator[None]:
+        """Takes braces and commas of an object; whoever asks takes the members in between, at least one each turn."""
+        self._expect(_OPEN, "'{'")
+        if self.next_is(_CLOSE):
+            self._position += 1
+            return
+        while True:
+            yield
             if self.next_is(_CLOSE):
                 self._position += 1
                 return

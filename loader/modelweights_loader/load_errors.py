@@ -10,6 +10,7 @@ from typing import Any
 
 from modelweights_loader.errors import BadCheckpointError, LoaderError, NoRoomError, TryAgainError, WillNotWorkError
 from modelweights_loader.load import failures
+from modelweights_loader.load.contract import ACCEPTS, PARALLEL_LOADER_VERDICT, REFUSES, SAFETENSORS_VERDICT
 
 _SIGNALS = {
     signal.SIGSEGV: ("LoadSegfault", "usually memory that could not be had; give the pod more memory"),
@@ -17,11 +18,12 @@ _SIGNALS = {
     signal.SIGABRT: ("LoadAborted", "see the log above for what the library said"),
     signal.SIGKILL: ("LoadKilled", "usually out of memory; raise the memory limit of the pod"),
 }
-_PARALLEL_LOADER, _SAFETENSORS = "parallelLoader", "safetensors"
 _OTHER_WAYS = {
-    _PARALLEL_LOADER: "ParallelLoader accepts it: set --load-format fastsafetensors, and the same in the engine",
-    _SAFETENSORS: "safetensors accepts it: set --load-format safetensors, and the same in the engine",
+    PARALLEL_LOADER_VERDICT: "ParallelLoader accepts it: set --load-format fastsafetensors, and the same in the engine",
+    SAFETENSORS_VERDICT: "safetensors accepts it: set --load-format safetensors, and the same in the engine",
 }
+
+_INSTALL = "install torch and fastsafetensors (the extra [loader] of this package), or use --mode Structure, which loads nothing"
 
 
 def name_signal(number: int) -> str:
@@ -77,9 +79,9 @@ def error_from_result(event: dict[str, Any], who: str = "") -> LoaderError:
 
 def _find_other_way(verdicts: dict[str, str]) -> str:
     """The other library as the remedy, when one refuses what the other accepts."""
-    if "Refuses" not in verdicts.values():
+    if REFUSES not in verdicts.values():
         return ""
-    return next((_OTHER_WAYS[name] for name, verdict in verdicts.items() if verdict == "Accepts"), "")
+    return next((_OTHER_WAYS[name] for name, verdict in verdicts.items() if verdict == ACCEPTS), "")
 
 
 def _map(reason: str, said: str, other_way: str) -> LoaderError:
@@ -87,7 +89,7 @@ def _map(reason: str, said: str, other_way: str) -> LoaderError:
         failures.NO_MEMORY: (NoRoomError, f"not enough memory to load ({said}); give more memory"),
         failures.LOADER_MISSING: (
             WillNotWorkError,
-            f"the libraries that load can't be imported ({said}); install torch and fastsafetensors (the extra [loader] of this package), or use --mode Structure, which loads nothing",
+            f"the libraries that load can't be imported ({said}); {_INSTALL}",
         ),
         failures.LOADER_UNSUPPORTED: (WillNotWorkError, said),
         failures.DTYPE_UNSUPPORTED: (

@@ -16,8 +16,8 @@ from modelweights_loader.errors import NoRoomError, TryAgainError, WillNotWorkEr
 from modelweights_loader.interruptible import call
 from modelweights_loader.quantity import format_bytes
 from modelweights_loader.report import read_result
-from modelweights_loader.residency import METHOD_SAMPLE, Residency, measure
-from modelweights_loader.residency_table import error_of
+from modelweights_loader.residency import Residency, measure
+from modelweights_loader.residency_table import describe_method, error_of
 from modelweights_loader.unchanged import find_newest_ns
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from modelweights_loader.checkpoint import Checkpoint
 
 POLICY_REQUIRED = "Required"
-POLICY_BEST_EFFORT = "BestEffort"
-POLICIES = (POLICY_BEST_EFFORT, POLICY_REQUIRED)
 
 PAGES_COLD = "Cold"
 PAGES_NORMAL = "Normal"
@@ -194,9 +192,8 @@ def describe_residency(residency: Residency) -> str:
     why = f", because {'; '.join(residency.refusals)}" if residency.refusals else ""
     if residency.percent is None:
         return f"residency unknown{why}"
-    how = "estimated by sample" if residency.method == METHOD_SAMPLE else f"by {residency.method}"
     share = f"{residency.percent:.1f} %{error_of(residency)}"
-    return f"{share} of {format_bytes(residency.size_bytes)} resident, {how}{why}"
+    return f"{share} of {format_bytes(residency.size_bytes)} resident, {describe_method(residency)}{why}"
 
 
 def _mark(path: str, checkpoint: Checkpoint, options: PublishOptions, digest: str) -> tuple[str, str]:

@@ -40,11 +40,22 @@ def format_table(residency: Residency) -> str:
         lines.append(f"{name:<{width}}  [{bar}] {100 * share:5.1f}{error} %  {format_bytes(file.size_bytes):>10}")
     percent = residency.percent
     total = "unknown" if percent is None else f"{percent:.1f}{error_of(residency)} %"
-    how = "estimated by sample" if residency.method == METHOD_SAMPLE else f"by {residency.method}"
-    how = "by no method" if percent is None else how
+    how = "by no method" if percent is None else describe_method(residency)
     lines.append(f"total: {total} of {format_bytes(residency.size_bytes)}, {how}, measured at {residency.measured_at}")
     lines += [f"  {refusal}" for refusal in residency.refusals]
     return "\n".join(lines)
+
+
+def describe_method(residency: Residency) -> str:
+    """Says how a residency that is known was found.
+
+    Args:
+        residency: As measured.
+
+    Returns:
+        For example `by cachestat`.
+    """
+    return "estimated by sample" if residency.method == METHOD_SAMPLE else f"by {residency.method}"
 
 
 def error_of(residency: Residency) -> str:

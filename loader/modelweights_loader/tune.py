@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.errors import InterruptedByUserError, LoaderError, TerminatedError
 from modelweights_loader.file_systems import detect
-from modelweights_loader.flags import FASTSAFETENSORS, SAFETENSORS
-from modelweights_loader.load.contract import LoadRequest
+from modelweights_loader.load.contract import FASTSAFETENSORS, LOAD_FORMATS, LoadRequest
 from modelweights_loader.load_process import LoadProcess
 from modelweights_loader.memory import measure_room
 from modelweights_loader.prefetch import prefetch
@@ -65,7 +64,7 @@ class TuneOptions(NamedTuple):
     max_seconds: float = 120.0
     sample_bytes: int = 4 * GIB
     queue_sizes: tuple[int, ...] = DEFAULT_QUEUE_SIZES
-    load_formats: tuple[str, ...] = (FASTSAFETENSORS, SAFETENSORS)
+    load_formats: tuple[str, ...] = LOAD_FORMATS
     device: str = "cpu"
     gds: str = "Auto"
 

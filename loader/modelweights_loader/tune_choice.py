@@ -10,7 +10,8 @@ from __future__ import annotations
 import statistics
 from typing import NamedTuple
 
-from modelweights_loader.flags import FASTSAFETENSORS, SAFETENSORS, Settings
+from modelweights_loader.flags import Settings
+from modelweights_loader.load.contract import FASTSAFETENSORS, LOAD_FORMATS, SAFETENSORS
 from modelweights_loader.quantity import format_bytes
 
 # Rounds on the same node differ by this much without a reason.
@@ -163,7 +164,7 @@ def list_finalists(timings: list[Timing], default: Candidate) -> list[Candidate]
         The best few of each format; what is far slower than the best of its format is not among them.
     """
     finalists: list[Timing] = []
-    for load_format in (FASTSAFETENSORS, SAFETENSORS):
+    for load_format in LOAD_FORMATS:
         found = [timing for timing in timings if timing.candidate.load_format == load_format and timing.seconds]
         found = sorted((timing for timing in found if not timing.refusal), key=lambda timing: timing.median_seconds)
         for place, timing in enumerate(found):
@@ -196,7 +197,7 @@ def choose(timings: list[Timing], default: Candidate) -> Choice:
         The choice.
     """
     by_format = {}
-    for load_format in (FASTSAFETENSORS, SAFETENSORS):
+    for load_format in LOAD_FORMATS:
         found = _choose([timing for timing in timings if timing.candidate.load_format == load_format], default)
         if found is not None:
             by_format[load_format] = found

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from modelweights_loader.errors import BadCheckpointError, LoaderError
 from modelweights_loader.expected_hashes import read_expectations
+from modelweights_loader.flags import Settings
 from modelweights_loader.load.contract import FASTSAFETENSORS, MIN_BATCH_BYTES, LoadedTensor, LoadRequest, LoadResult
 from modelweights_loader.load_process import LoadProcess, choose_timeout, load_together
 from modelweights_loader.manifest import ManifestHasher, Pace, encode_manifest, write_manifest
@@ -262,14 +263,9 @@ class _Load:
             "queueSize": self._queue_size,
             "odirect": first.odirect,
             "gds": first.gds,
-            "engine": {
-                "loadFormat": self._options.load_format,
-                "queueSize": self._queue_size,
-                "odirect": first.odirect,
-                "nogds": first.nogds,
-                "ranks": len(results),
-                "tuned": False,
-            },
+            "engine": Settings(
+                self._options.load_format, self._queue_size, first.odirect, first.nogds, len(results)
+            ).as_engine(),
             "verdicts": first.verdicts,
             "refusals": first.refusals or None,
             "loadedBytes": first.loaded_bytes,

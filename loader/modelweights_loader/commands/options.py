@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 POLICIES = ("BestEffort", "Required")
 UNKNOWN_RESIDENCY = ("Fail", "Accept")
-# `marker` has it too, and is not imported for it.
-MARKER_FOLDER = ".modelweights"
 _MAX_QUEUE_SIZE = 64
 _MAX_RANKS = 64
 
@@ -116,10 +114,7 @@ def parse_path(text: str) -> str:
     Raises:
         argparse.ArgumentTypeError: It is empty.
     """
-    if not text:
-        message = "PATH is empty"
-        raise argparse.ArgumentTypeError(message)
-    return text
+    return _refuse_empty(text, "PATH is empty")
 
 
 def parse_place(text: str) -> str:
@@ -134,8 +129,11 @@ def parse_place(text: str) -> str:
     Raises:
         argparse.ArgumentTypeError: It is empty.
     """
+    return _refuse_empty(text, "it is empty")
+
+
+def _refuse_empty(text: str, message: str) -> str:
     if not text:
-        message = "it is empty"
         raise argparse.ArgumentTypeError(message)
     return text
 
@@ -152,10 +150,7 @@ def parse_threads(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: Out of bounds, or no number.
     """
-    try:
-        return check_threads(int(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    return _convert(lambda: check_threads(int(text)))
 
 
 def parse_block_size(text: str) -> int:
@@ -170,8 +165,28 @@ def parse_block_size(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: Out of bounds, or no number.
     """
+    return _convert(lambda: check_block_bytes(parse_bytes(text)))
+
+
+def parse_size(text: str) -> int:
+    """Parses an amount of bytes.
+
+    Args:
+        text: As given.
+
+    Returns:
+        Bytes.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
+    return _convert(lambda: parse_bytes(text))
+
+
+def _convert(convert: Callable[[], int]) -> int:
+    """Argparse prints the words of this error alone."""
     try:
-        return check_block_bytes(parse_bytes(text))
+        return convert()
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -353,7 +368,7 @@ def _refuse_places(arguments: argparse.Namespace, folder: str, files: set[str]) 
             name in {"results", "marker_dir"} and place == inside
         )
         # The folder of the markers may lie in the model, where that is the root of the storage: its name is hidden.
-        if place in files or (lies_in and not (name == "marker_dir" and os.path.basename(place) == MARKER_FOLDER)):
+        if place in files or (lies_in and not (name == "marker_dir" and _is_marker_folder(place))):
             # Nothing must be written for this error either.
             arguments.report = arguments.results = None
             message = (
@@ -361,3 +376,9 @@ def _refuse_places(arguments: argparse.Namespace, folder: str, files: set[str]) 
                 "changed; name another place"
             )
             raise UsageError(message)
+
+
+def _is_marker_folder(place: str) -> bool:
+    from modelweights_loader.marker import MARKER_FOLDER  # noqa: PLC0415 - see the package's docstring
+
+    return os.path.basename(place) == MARKER_FOLDER

@@ -47,16 +47,15 @@ def run(arguments: argparse.Namespace) -> Outcome:
         LoaderError: The first step that fails.
     """
     from modelweights_loader.errors import UsageError  # noqa: PLC0415 - see the package's docstring
-    from modelweights_loader.load_process import LoadProcess  # noqa: PLC0415
     from modelweights_loader.structure import read_structure  # noqa: PLC0415
 
-    if arguments.tune and arguments.mode in {"Structure", "None"}:
+    if arguments.tune and not validate.is_loading(arguments):
         message = (
             f"--tune times how it loads, and --mode {arguments.mode} loads nothing; use --mode Load, or leave it out"
         )
         raise UsageError(message)
     # Its imports run behind the prefetch, which hardly uses the processor.
-    process = None if arguments.mode in {"Structure", "None"} else LoadProcess()
+    process = validate.start_process(arguments)
     # In memory: a folder for results would stay behind when this process is killed.
     earlier: dict[str, dict[str, Any]] = {}
     try:

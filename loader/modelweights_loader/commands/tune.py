@@ -9,15 +9,13 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from modelweights_loader.commands.options import add_command, find, parse_queue_size, parse_seconds
+from modelweights_loader.commands.options import add_command, find, parse_queue_size, parse_seconds, parse_size
+from modelweights_loader.load.contract import LOAD_FORMATS
 from modelweights_loader.outcome import Outcome
-from modelweights_loader.quantity import parse_bytes
 
 if TYPE_CHECKING:
     from modelweights_loader.checkpoint import Checkpoint
     from modelweights_loader.commands.options import Commands
-
-_LOAD_FORMATS = ("fastsafetensors", "safetensors")
 
 
 def add(commands: Commands) -> None:
@@ -40,28 +38,37 @@ def add_arguments(command: argparse.ArgumentParser, prefix: str = "--") -> None:
         prefix: In front of each option, so that they are clear in a command that includes it.
     """
     command.add_argument(
-        f"{prefix}max-seconds", dest="tune_max_seconds", metavar="N", type=parse_seconds, default=120.0,
+        f"{prefix}max-seconds",
+        dest="tune_max_seconds",
+        metavar="N",
+        type=parse_seconds,
+        default=120.0,
         help="time for all of it, imports of torch included (default 120)",
-    )  # fmt: skip
+    )
     command.add_argument(
-        f"{prefix}sample-bytes", dest="tune_sample_bytes", metavar="BYTES", type=_parse_sample, default=4 * 2**30,
+        f"{prefix}sample-bytes",
+        dest="tune_sample_bytes",
+        metavar="BYTES",
+        type=parse_size,
+        default=4 * 2**30,
         help="load the first whole shards up to this, at least one (default 4Gi)",
-    )  # fmt: skip
+    )
     command.add_argument(
-        f"{prefix}queue-sizes", dest="tune_queue_sizes", metavar="LIST", type=_parse_queue_sizes, default=(-1, 0, 1, 2),
+        f"{prefix}queue-sizes",
+        dest="tune_queue_sizes",
+        metavar="LIST",
+        type=_parse_queue_sizes,
+        default=(-1, 0, 1, 2),
         help="ParallelLoader's, as in --queue-sizes=-1,0,1 (default -1,0,1,2; what memory does not allow is left away)",
-    )  # fmt: skip
+    )
     command.add_argument(
-        f"{prefix}load-formats", dest="tune_load_formats", metavar="LIST", type=_parse_formats, default=_LOAD_FORMATS,
+        f"{prefix}load-formats",
+        dest="tune_load_formats",
+        metavar="LIST",
+        type=_parse_formats,
+        default=LOAD_FORMATS,
         help="which formats, with commas (default fastsafetensors,safetensors)",
-    )  # fmt: skip
-
-
-def _parse_sample(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    )
 
 
 def _parse_queue_sizes(text: str) -> tuple[int, ...]:
@@ -71,8 +78,8 @@ def _parse_queue_sizes(text: str) -> tuple[int, ...]:
 
 def _parse_formats(text: str) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(text.split(",")))
-    if not set(words) <= set(_LOAD_FORMATS):
-        message = f"{text!r} is no list of {' and '.join(_LOAD_FORMATS)}"
+    if not set(words) <= set(LOAD_FORMATS):
+        message = f"{text!r} is no list of {' and '.join(LOAD_FORMATS)}"
         raise argparse.ArgumentTypeError(message)
     return words
 

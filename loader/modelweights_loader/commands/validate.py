@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modelweights_loader.commands.options import add_command, find, parse_queue_size, parse_seconds, parse_world_size
+from modelweights_loader.load.contract import FASTSAFETENSORS, LOAD_FORMATS
 from modelweights_loader.outcome import Outcome, warn
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from modelweights_loader.checkpoint import Checkpoint
     from modelweights_loader.commands.options import Commands
     from modelweights_loader.load_process import LoadProcess
+
+# As in `validate`, which is not imported for it.
+_LOADING_MODES = ("Load", "Full")
 
 
 def add(commands: Commands) -> None:
@@ -36,14 +40,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """
     command.add_argument(
         "--mode",
-        choices=("Load", "Full", "Structure", "None"),
+        choices=(*_LOADING_MODES, "Structure", "None"),
         default="Load",
         help="Load (default) every tensor; Full compares every bit too; Structure: headers only; None: hashes only",
     )
     command.add_argument(
         "--load-format",
-        choices=("fastsafetensors", "safetensors"),
-        default="fastsafetensors",
+        choices=LOAD_FORMATS,
+        default=FASTSAFETENSORS,
         help="which library loads and decides (default fastsafetensors); the other one's verdict is reported too",
     )
     command.add_argument(
@@ -86,15 +90,39 @@ def run(arguments: argparse.Namespace) -> Outcome:
     Raises:
         LoaderError: The load failed; its kind and reason say how.
     """
-    from modelweights_loader.load_process import LoadProcess  # noqa: PLC0415 - see the package's docstring
-
     # Before anything else is looked at: importing torch takes longer than all of it.
-    process = LoadProcess() if arguments.mode in {"Load", "Full"} else None
+    process = start_process(arguments)
     try:
         return validate_checkpoint(find(arguments), arguments, process)
     finally:
         if process is not None:
             process.kill()
+
+
+def is_loading(arguments: argparse.Namespace) -> bool:
+    """Says whether the mode loads anything.
+
+    Args:
+        arguments: mode.
+
+    Returns:
+        False for those that look at headers at most.
+    """
+    return arguments.mode in _LOADING_MODES
+
+
+def start_process(arguments: argparse.Namespace) -> LoadProcess | None:
+    """Starts the load process, for modes that need one.
+
+    Args:
+        arguments: mode.
+
+    Returns:
+        The process, or None. The caller ends it.
+    """
+    from modelweights_loader.load_process import LoadProcess  # noqa: PLC0415 - see the package's docstring
+
+    return LoadProcess() if is_loading(arguments) else None
 
 
 def validate_checkpoint(checkpoint: Checkpoint, arguments: argparse.Namespace, process: LoadProcess | None) -> Outcome:
@@ -127,7 +155,7 @@ def validate_checkpoint(checkpoint: Checkpoint, arguments: argparse.Namespace, p
     )
     figures = validate(checkpoint, options, process, lambda message: warn("validate", message))
     count = f"{figures['tensorCount']} tensors of {figures['shardCount']} shards"
-    library = "ParallelLoader" if options.load_format == "fastsafetensors" else "safetensors"
+    library = "ParallelLoader" if options.load_format == FASTSAFETENSORS else "safetensors"
     who = library if options.world_size == 1 else f"{library} on {options.world_size} ranks"
     said = {
         "Load": f"{who} loaded {count} in {figures.get('loadSeconds')} s",

@@ -107,9 +107,10 @@ class BitComparer:
 
     def _note_refusal(self, error: Exception) -> None:
         """Goes on without safetensors when it refuses the file; what is the machine's fault ends the comparison."""
-        if not failures.is_refusal(failures.classify_error(error)):
+        refusal = failures.find_refusal(error)
+        if refusal is None:
             raise error
-        self.safetensors_refusal = failures.describe(error)
+        self.safetensors_refusal = refusal
 
     def _ask_safetensors(self, name: str, tensor: Any, path: str) -> Any:
         """The same tensor's bytes as safetensors gives them, or None when it refuses."""

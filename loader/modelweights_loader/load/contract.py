@@ -12,6 +12,9 @@ FASTSAFETENSORS = "fastsafetensors"
 SAFETENSORS = "safetensors"
 LOAD_FORMATS = (FASTSAFETENSORS, SAFETENSORS)
 
+# The libraries as verdicts name them.
+PARALLEL_LOADER_VERDICT = "parallelLoader"
+SAFETENSORS_VERDICT = "safetensors"
 ACCEPTS = "Accepts"
 REFUSES = "Refuses"
 NOT_TRIED = "NotTried"

@@ -117,6 +117,18 @@ def classify(kind: str, said: str, number: int | None) -> str:
     return found or (DEVICE_UNAVAILABLE if "hip" in lowered.split() else LOAD_FAILED)
 
 
+def find_refusal(error: BaseException) -> str | None:
+    """Tells a library's refusal of the checkpoint from a disturbance.
+
+    Args:
+        error: What it raised.
+
+    Returns:
+        Its words when it refused, None when it could not find out, for lack of memory and the like.
+    """
+    return describe(error) if is_refusal(classify_error(error)) else None
+
+
 def is_refusal(reason: str) -> bool:
     """Whether a library refused the checkpoint itself, rather than lacked memory, storage or a device.
 

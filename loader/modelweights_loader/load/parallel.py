@@ -114,5 +114,5 @@ def find_refusal(request: LoadRequest) -> str | None:
         try:
             SafeTensorsMetadata.from_file(path, framework)
         except Exception as error:  # noqa: BLE001 - its errors are plain Exceptions
-            return failures.describe(error) if failures.is_refusal(failures.classify_error(error)) else None
+            return failures.find_refusal(error)
     return ""

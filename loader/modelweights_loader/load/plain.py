@@ -96,5 +96,5 @@ def find_refusal(request: LoadRequest) -> str | None:
             for _ in _open_tensors(path, "cpu"):
                 continue
         except Exception as error:  # noqa: BLE001 - whatever it raises is its refusal
-            return failures.describe(error) if failures.is_refusal(failures.classify_error(error)) else None
+            return failures.find_refusal(error)
     return ""

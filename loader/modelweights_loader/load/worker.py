@@ -20,7 +20,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from modelweights_loader.load import failures, gds, parallel, plain
 from modelweights_loader.load.compare import BitsDifferError
-from modelweights_loader.load.contract import ACCEPTS, FASTSAFETENSORS, NOT_TRIED, REFUSES, LoadRequest, LoadResult
+from modelweights_loader.load.contract import (
+    ACCEPTS,
+    FASTSAFETENSORS,
+    NOT_TRIED,
+    PARALLEL_LOADER_VERDICT,
+    REFUSES,
+    SAFETENSORS,
+    SAFETENSORS_VERDICT,
+    LoadRequest,
+    LoadResult,
+)
 from modelweights_loader.load.dtypes import find_lacking_in_fastsafetensors, find_lacking_in_torch
 from modelweights_loader.load.group import join_group
 from modelweights_loader.load.intake import Intake
@@ -33,8 +43,6 @@ if TYPE_CHECKING:
 
     from modelweights_loader.load.versions import Support
 
-PARALLEL_LOADER = "parallelLoader"
-SAFETENSORS = "safetensors"
 _ODIRECT = "FASTSAFETENSORS_ODIRECT"
 
 
@@ -176,12 +184,12 @@ class Load:
     def __init__(
         self, request: LoadRequest, emit: Callable[[dict[str, Any]], None], keep_pace: Callable[[int], None]
     ) -> None:
-        self.verdicts = {PARALLEL_LOADER: NOT_TRIED, SAFETENSORS: NOT_TRIED}
+        self.verdicts = {PARALLEL_LOADER_VERDICT: NOT_TRIED, SAFETENSORS_VERDICT: NOT_TRIED}
         self.refusals: dict[str, str] = {}
         self._request = request
         self._emit = emit
         self._keep_pace = keep_pace
-        self._own, self._other = PARALLEL_LOADER, SAFETENSORS
+        self._own, self._other = PARALLEL_LOADER_VERDICT, SAFETENSORS_VERDICT
         if request.load_format != FASTSAFETENSORS:
             self._own, self._other = self._other, self._own
 
@@ -284,16 +292,16 @@ class Load:
     def _find_parallel_refusal(self) -> str | None:
         refusal = _require_support().refusal or parallel.find_refusal(self._request)
         if refusal:
-            self.verdicts[PARALLEL_LOADER], self.refusals[PARALLEL_LOADER] = REFUSES, refusal
+            self.verdicts[PARALLEL_LOADER_VERDICT], self.refusals[PARALLEL_LOADER_VERDICT] = REFUSES, refusal
         return refusal
 
     def _ask_other(self, intake: Intake | None) -> None:
         """Fills in the other library's verdict."""
         if self.verdicts[self._other] != NOT_TRIED or not (self._request.both_verdicts or self._request.compare):
             return
-        if self._other == SAFETENSORS and not plain.is_installed():
+        if self._other == SAFETENSORS_VERDICT and not plain.is_installed():
             return
-        if self._other == PARALLEL_LOADER:
+        if self._other == PARALLEL_LOADER_VERDICT:
             refusal = parallel.find_refusal(self._request) if not find_support(_fastsafetensors()).refusal else None
         elif intake is not None and intake.comparer is not None:
             refusal = intake.comparer.safetensors_refusal
