@@ -5,6 +5,17 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
+_POLL_SECONDS = 0.02
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    """Poll until the condition holds; return whether it did before the deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
 
 
 def poll(

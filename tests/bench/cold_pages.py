@@ -14,11 +14,12 @@ from statistics import median
 from typing import Any, Final
 
 from modelweights_loader.quantity import parse_bytes
-from tests.bench.control_groups import limit_memory, read_memory_stat
+from tests.bench.control_groups import limit_memory
 from tests.bench.figures import MIB, make_table, say, spread, start_result
 from tests.bench.page_cache import make_cold, resident_share
 from tests.bench.processes import LOADER, PROGRAMS, PYTHON, BenchmarkError, measure
 from tests.bench.scratch import make_scratch, make_set
+from tests.control_groups import read_memory_stat
 
 STATES: Final = ("normal", "cold")
 READ_STEPS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)

@@ -4,35 +4,21 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from tests.bench.processes import BenchmarkError
-from tests.filesystems.tools import wait_for
-
-_ROOT: Final = Path("/sys/fs/cgroup")
+from tests.control_groups import ROOT, GroupInUseError, make_group
 
 
 @contextlib.contextmanager
 def _make(controller: str, name: str) -> Iterator[Path]:
-    parent = _ROOT / controller
+    parent = ROOT / controller
     if not (parent / "cgroup.procs").exists() or os.geteuid() != 0:
         raise BenchmarkError(f"this needs root and control groups of version 1 with the controller {controller}")
-    group = parent / f"modelweights-bench-{os.getpid()}-{name}"
-    group.mkdir()
     try:
-        yield group
-    finally:
-        # A process that just ended may still be in it for a moment.
-        if not wait_for(lambda: _removed(group), 10):
-            raise BenchmarkError(f"{group} can't be removed: processes are still in it")
-
-
-def _removed(group: Path) -> bool:
-    try:
-        group.rmdir()
-    except OSError:
-        return False
-    return True
+        with make_group(parent, f"bench-{name}") as group:
+            yield group
+    except GroupInUseError as error:
+        raise BenchmarkError(str(error)) from error
 
 
 def find_device(folder: Path) -> str:
@@ -67,9 +53,3 @@ def limit_memory(bytes_limit: int) -> Iterator[Path]:
             # Pages that stay are charged to the parent otherwise, and the group lives on as a ghost.
             with contextlib.suppress(OSError):
                 (group / "memory.force_empty").write_text("0")
-
-
-def read_memory_stat(group: Path) -> dict[str, int]:
-    """The counters of a memory group, in bytes."""
-    lines = (group / "memory.stat").read_text().splitlines()
-    return {name: int(value) for name, value in (line.split() for line in lines)}

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 ENGINES: Final = ("vllm", "sglang")
 _PROGRAMS: Final = {engine: Path(__file__).with_name(f"{engine}_program.py") for engine in ENGINES}
+_REPOSITORY: Final = Path(__file__).parent.parent.parent
 # Their imports take 10 s of processor time each.
 _TIMEOUT_SECONDS: Final = 240
 
@@ -45,7 +46,8 @@ def ask(engine: str, folder: Path, cases: list[dict[str, Any]]) -> Interview:
 
 
 def _talk(engine: str, folder: Path, request: dict[str, Any]) -> dict[str, Any]:
-    search = os.pathsep.join((str(folder / engine), str(folder / "packages")))
+    # Last the project's own: what both programs share.
+    search = os.pathsep.join((str(folder / engine), str(folder / "packages"), str(_REPOSITORY)))
     # Nothing of the caller's settings for engines may leak in; nothing may be looked up on a network.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "SGLANG_"))}
     environment |= {"PYTHONPATH": search, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONWARNINGS": "ignore"}

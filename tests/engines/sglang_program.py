@@ -4,17 +4,16 @@
 """
 
 import argparse
-import contextlib
 import importlib
-import io
 import json
 import os
 import sys
-import tempfile
 import types
 import warnings
 from pathlib import Path
 from typing import Any
+
+from tests.engines.answering import answer, describe_options
 
 _OPTIONS = (
     "--load-format",
@@ -36,23 +35,13 @@ def main() -> None:
 
 def _answer(parser: argparse.ArgumentParser, case: dict[str, Any]) -> dict[str, Any]:
     merger = importlib.import_module("sglang.srt.utils.server_args_config_parser").ConfigArgumentMerger
-    said = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder:
-        argv = ["--model-path", "/models/none", *case["argv"]]
+
+    def read(argv: list[str]) -> dict[str, Any]:
         if case["config"] is not None:
-            path = Path(folder) / "config.yaml"
-            path.write_text(case["config"], encoding="utf-8")
-            argv += ["--config", str(path)]
-        try:
-            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-                if case["config"] is not None:
-                    argv = merger(parser).merge_config_with_args(argv)
-                values = _read_values(parser.parse_args(argv)) | _read_environment(case["environment"])
-        except SystemExit:
-            return {"accepted": False, "values": {}, "said": said.getvalue().strip().splitlines()[-1]}
-        except ValueError as error:
-            return {"accepted": False, "values": {}, "said": str(error)}
-    return {"accepted": True, "values": values, "said": ""}
+            argv = merger(parser).merge_config_with_args(argv)
+        return _read_values(parser.parse_args(argv)) | _read_environment(case["environment"])
+
+    return answer(case, read, "--model-path")
 
 
 def _read_values(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -99,17 +88,9 @@ def _read_environment(environment: dict[str, str]) -> dict[str, Any]:
 
 def _describe(parser: argparse.ArgumentParser) -> dict[str, Any]:
     known = importlib.import_module("sglang.srt.environ").envs
-    options = {}
-    for action in parser._actions:
-        for name in set(action.option_strings) & set(_OPTIONS):
-            options[name] = {
-                "default": action.default,
-                "choices": None if action.choices is None else sorted(map(str, action.choices)),
-                "kind": getattr(action.type, "__name__", str(action.type)),
-            }
     return {
         "version": importlib.import_module("importlib.metadata").version("sglang"),
-        "options": options,
+        "options": describe_options(parser, _OPTIONS),
         "variables": {name: getattr(known, name).get() for name in _VARIABLES},
     }
 

@@ -5,15 +5,14 @@ format (plugins bring their own), so that one is looked up in vLLM's list as wel
 """
 
 import ast
-import contextlib
 import importlib
-import io
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
+
+from tests.engines.answering import answer, describe_options
 
 _OPTIONS = (
     "--load-format",
@@ -35,22 +34,10 @@ def main() -> None:
 
 
 def _answer(parser: Any, case: dict[str, Any]) -> dict[str, Any]:
-    said = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder:
-        argv = ["--model", "/models/none", *case["argv"]]
-        if case["config"] is not None:
-            path = Path(folder) / "config.yaml"
-            path.write_text(case["config"], encoding="utf-8")
-            argv += ["--config", str(path)]
-        try:
-            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-                arguments = parser.parse_args(argv)
-                values = _read_values(arguments) | _read_environment(case["environment"])
-        except SystemExit:
-            return {"accepted": False, "values": {}, "said": said.getvalue().strip().splitlines()[-1]}
-        except ValueError as error:
-            return {"accepted": False, "values": {}, "said": str(error)}
-    return {"accepted": True, "values": values, "said": ""}
+    def read(argv: list[str]) -> dict[str, Any]:
+        return _read_values(parser.parse_args(argv)) | _read_environment(case["environment"])
+
+    return answer(case, read, "--model")
 
 
 def _read_values(arguments: Any) -> dict[str, Any]:
@@ -100,17 +87,9 @@ def _read_environment(environment: dict[str, str]) -> dict[str, Any]:
 
 def _describe(parser: Any) -> dict[str, Any]:
     variables = importlib.import_module("vllm.envs").environment_variables
-    options = {}
-    for action in parser._actions:
-        for name in set(action.option_strings) & set(_OPTIONS):
-            options[name] = {
-                "default": action.default,
-                "choices": None if action.choices is None else sorted(map(str, action.choices)),
-                "kind": getattr(action.type, "__name__", str(action.type)),
-            }
     return {
         "version": importlib.import_module("importlib.metadata").version("vllm").partition("+")[0],
-        "options": options,
+        "options": describe_options(parser, _OPTIONS),
         "loadFormats": sorted(_list_load_formats()),
         "variables": {name: variables[name]() for name in _VARIABLES},
     }

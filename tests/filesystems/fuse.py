@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from tests.filesystems.tools import DEADLINE_SECONDS, FileSystemError, ensure_tools, is_mounted, unmount, wait_for
+from tests.filesystems.tools import DEADLINE_SECONDS, FileSystemError, ensure_tools, is_mounted, unmount
+from tests.polling import wait_for
 
 _END_SECONDS = 5.0
 

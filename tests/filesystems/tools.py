@@ -3,12 +3,12 @@
 import contextlib
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from tests.debian import Tool, ensure
+from tests.polling import wait_for
 
 TOOLS: Final = {
     "ext4": (Tool("mkfs.ext4", "e2fsprogs"), Tool("losetup", "mount")),
@@ -20,7 +20,6 @@ TOOLS: Final = {
     "rclone": (Tool("rclone", "rclone"), Tool("fusermount3", "fuse3")),
 }
 DEADLINE_SECONDS: Final = 30.0
-_POLL_SECONDS: Final = 0.02
 
 
 class FileSystemError(Exception):
@@ -51,16 +50,6 @@ def is_mounted(mount_point: Path) -> bool:
     """Whether something is mounted there. Asks the kernel's list, since a dead FUSE file system answers no stat."""
     wanted = str(mount_point.resolve()).replace(" ", "\\040")
     return any(line.split()[4] == wanted for line in Path("/proc/self/mountinfo").read_text().splitlines())
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = DEADLINE_SECONDS) -> bool:
-    """Poll until the condition holds; return whether it did before the deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_SECONDS)
-    return True
 
 
 def unmount(mount_point: Path) -> None:

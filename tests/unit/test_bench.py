@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.control_groups import limit_memory, read_memory_stat
+from tests.bench.control_groups import limit_memory
 from tests.bench.figures import make_table, ratio, spread, verdict
 from tests.bench.page_cache import make_cold, resident_share
 from tests.bench.processes import PROGRAMS, BenchmarkError, measure
 from tests.bench.render import DOCUMENTS, fill_in, list_markers, make_all_tables
 from tests.bench.scratch import make_scratch, make_set
+from tests.control_groups import read_memory_stat
 
 MIB = 2**20
 

@@ -11,13 +11,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.filesystems.tools import wait_for
+import pytest
+
+from tests.control_groups import ROOT, make_group, read_memory_stat
 from tests.unit.loader.conftest import LOADER, Ran
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_ROOT = Path("/sys/fs/cgroup")
 
 
 class MemoryGroup(NamedTuple):
@@ -28,8 +28,7 @@ class MemoryGroup(NamedTuple):
     @property
     def stat(self) -> dict[str, int]:
         """Its counters, in bytes."""
-        lines = (self.folder / "memory.stat").read_text().splitlines()
-        return {name: int(value) for name, value in (line.split() for line in lines)}
+        return read_memory_stat(self.folder)
 
     @property
     def limit_file(self) -> Path:
@@ -70,21 +69,12 @@ class MemoryGroup(NamedTuple):
 @contextlib.contextmanager
 def make_memory_group(name: str, limit_bytes: int | None = None) -> Iterator[MemoryGroup]:
     """Makes a group below the root of its hierarchy, and removes it afterwards. Needs root."""
-    parent = _ROOT / "memory" if (_ROOT / "memory").is_dir() else _ROOT
-    group = MemoryGroup(parent / f"modelweights-test-{os.getpid()}-{name}")
-    group.folder.mkdir()
-    try:
-        if limit_bytes is not None:
-            group.limit_file.write_text(str(limit_bytes))
+    parent = ROOT / "memory" if (ROOT / "memory").is_dir() else ROOT
+    with contextlib.ExitStack() as stack:
+        try:
+            group = MemoryGroup(stack.enter_context(make_group(parent, f"test-{name}")))
+            if limit_bytes is not None:
+                group.limit_file.write_text(str(limit_bytes))
+        except OSError as error:
+            pytest.fail(f"a memory group is needed, which takes root and a control group to write to: {error}")
         yield group
-    finally:
-        # Its processes have ended, but the kernel may take a moment to notice.
-        assert wait_for(lambda: _is_removed(group.folder), 10)
-
-
-def _is_removed(folder: Path) -> bool:
-    try:
-        folder.rmdir()
-    except OSError:
-        return False
-    return True

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from tests.filesystems import show_sshfs
-from tests.filesystems.tools import wait_for
+from tests.polling import wait_for
 from tests.unit.loader.conftest import LOADER
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.checkpoints.synthetic import make_synthetic
-from tests.filesystems.tools import wait_for
+from tests.polling import wait_for
 from tests.unit.loader.conftest import LOADER, run_loader
 
 MARK = "MODELWEIGHTS_TEST_KILLED"

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.checkpoints.writer import Tensor, write_safetensors
 from tests.unit.loader.conftest import LOADER, evict
+from tests.unit.loader.memory_group import make_memory_group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
     from typing import IO
 
 MIB = 2**20
@@ -76,38 +74,6 @@ def run_validate(folder: Path, group: Path | None = None, **options: Any) -> dic
     return figures
 
 
-def _find_own_group() -> tuple[Path, str]:
-    """The folder of this process's memory group, and the name of the file that limits it."""
-    for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            return Path("/sys/fs/cgroup/memory") / path.lstrip("/"), "memory.limit_in_bytes"
-    return Path("/sys/fs/cgroup"), "memory.max"
-
-
-@contextlib.contextmanager
-def memory_group(limit_bytes: int) -> Iterator[Path]:
-    """A memory group of its own with a limit; gone afterwards."""
-    parent, limit = _find_own_group()
-    group = parent / f"modelweights-test-{os.getpid()}"
-    try:
-        group.mkdir()
-        (group / limit).write_text(str(limit_bytes), encoding="ascii")
-    except OSError as error:
-        pytest.fail(f"a memory group is needed, which takes root and a control group to write to: {error}")
-    try:
-        yield group
-    finally:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                group.rmdir()
-                break
-            except OSError:
-                assert time.monotonic() < deadline, f"{group} is still in use"
-                time.sleep(0.1)
-
-
 @pytest.mark.parametrize("load_format", ["fastsafetensors", "safetensors"])
 @pytest.mark.parametrize("mode", ["Load", "Full"])
 def test_nothing_is_read_from_disk_when_the_page_cache_holds_it(disk: Path, mode: str, load_format: str) -> None:
@@ -127,8 +93,8 @@ def test_a_set_larger_than_memory_is_read_from_disk_once(disk: Path, load_format
     limit_bytes = 1536 * MIB
     assert size_bytes > 1.4 * limit_bytes
     evict(disk)
-    with memory_group(limit_bytes) as group:
-        figures = run_validate(disk, group, load_format=load_format)
+    with make_memory_group("one-pass", limit_bytes) as group:
+        figures = run_validate(disk, group.folder, load_format=load_format)
     # Twice it is where hasher and load go their own ways. What the kernel evicts between the two is not ours to say: 1.0 to
     # 1.25 was measured.
     assert size_bytes <= figures["readBytes"] + figures["ownReadBytes"] <= 1.4 * size_bytes

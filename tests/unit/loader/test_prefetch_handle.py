@@ -13,7 +13,7 @@ from modelweights_loader.checkpoint import find_checkpoint
 from modelweights_loader.prefetch import Progress, start_prefetch
 from modelweights_loader.residency import measure
 from tests.checkpoints.synthetic import make_synthetic
-from tests.filesystems.tools import wait_for
+from tests.polling import wait_for
 from tests.unit.loader.conftest import evict
 
 if TYPE_CHECKING:
