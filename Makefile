@@ -81,5 +81,5 @@ cluster-down: setup ## take down the clusters of demo, cluster-up, e2e and bench
 	@for instance in $(or $(INSTANCE),demo dev e2e bench); do $(CLUSTER) down --instance $$instance; done
 
 clean: ## remove what was made in the clone; the cache outside of it stays
-	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .fuzz
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
