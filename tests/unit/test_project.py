@@ -12,7 +12,6 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts" / "modelweights-operator"
 TIERS = {"unit", "integration", "e2e"}
-SUPPORT = {"bench", "checkpoints", "cluster", "images"}
 
 
 def imported_by(statement: str) -> set[str]:
