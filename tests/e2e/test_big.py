@@ -17,8 +17,8 @@ from tests.polling import poll
 SIZE_BYTES = 2**30
 SHARDS = 4
 OTHER_UID = 4711
-RESIDENT_PERCENT = 99
-"""All of it, but for what a kernel that reclaims cold pages ahead of need (DAMON) took since."""
+RESIDENT_PERCENT = 95
+"""What Ready promises (the default of minResidentPercent): a kernel may reclaim cold pages at any time since (DAMON)."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def test_staged_bytes_do_not_count_as_used(site: Site, staged: Staged, big: str)
     # As root sees it, page by page. Some kernels take cold pages back before they need the memory.
     print(f"resident of the checkpoint: {staged.resident_bytes / SIZE_BYTES:.2%} when Ready")
     print(f"and {_resident_bytes(site, node, big) / SIZE_BYTES:.2%} when the working set was measured")
-    assert staged.resident_bytes >= 0.999 * SIZE_BYTES
+    assert staged.resident_bytes >= RESIDENT_PERCENT / 100 * SIZE_BYTES
     grown = after["pods"] - staged.working_set_before["pods"]
     assert grown < SIZE_BYTES / 10
 
