@@ -26,10 +26,10 @@ def lock() -> None:
     """Write requirements/operator.txt and requirements/loader*.txt."""
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     _write("operator.txt", _compile(extras["operator"]))
-    everything = _compile(extras["loader"])
+    everything = _compile([*extras["loader"], *extras["sources"]])
     pins = [line.split(" ")[0] for line in everything.splitlines() if line[:1].isalnum()]
     with_torch = [line for line in extras["loader"] if line.startswith(_WITH_TORCH)]
-    own = [line for line in extras["loader"] if not line.startswith(_WITH_TORCH)]
+    own = [line for line in (*extras["loader"], *extras["sources"]) if not line.startswith(_WITH_TORCH)]
     cuda = [pin.split("==")[0] for pin in pins if pin.startswith(_PREFIXES_OF_CUDA)]
     _write("loader.txt", _compile(own, pins))
     _write("loader-pip.txt", _compile(with_torch, pins, leave_out=["torch", *cuda]))
