@@ -12,12 +12,15 @@ import os
 import re
 import stat
 from fnmatch import fnmatchcase
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from modelweights_loader.errors import BadCheckpointError, WillNotWorkError, error_from_os
 from modelweights_loader.json_walk import Cursor, check_utf8, refuse
 from modelweights_loader.lookalikes import name_lookalike
 from modelweights_loader.small_files import read_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MAX_INDEX_BYTES = 100_000_000
 MAX_TENSORS = 1_000_000
@@ -39,6 +42,14 @@ class CheckpointFile(NamedTuple):
     path: str
     real_path: str
     size_bytes: int
+
+
+class Choice(NamedTuple):
+    """What counts by its name: the index's name or None, shards in no order, and what engines read beside them."""
+
+    index_name: str | None
+    shards: list[str]
+    companions: list[str]
 
 
 class Checkpoint(NamedTuple):
@@ -97,18 +108,43 @@ def find_checkpoint(path: str, root: str | None = None) -> Checkpoint:
     folder = _resolve_folder(path, root)
     boundary = os.path.realpath(root) if root is not None else _default_root(folder)
     names = _list_names(folder)
-    index_name, chosen = _choose_shards(names, folder)
-    companions = [name for name in names if any(fnmatchcase(name, pattern) for pattern in _COMPANIONS)]
-    companions += _list_nested_companions(names, folder)
-    # Another format's index belongs to weights that are not loaded.
-    companions = [name for name in companions if not name.endswith(".index.json") or name == index_name]
+    index_name, chosen, companions = choose_files(names, _list_nested_companions(names, folder), folder)
     weight_map = None
     if index_name is not None:
-        weight_map = _read_weight_map(folder, index_name, _locate(folder, index_name, boundary).real_path)
-        chosen = _filter_by_index(chosen, weight_map, index_name, folder)
+        weight_map = read_weight_map(folder, index_name, _locate(folder, index_name, boundary).real_path)
+        chosen = filter_by_index(chosen, weight_map, index_name, folder)
     shards = tuple(_locate(folder, name, boundary) for name in sorted(chosen, key=natural_key))
     others = (_locate(folder, name, boundary) for name in companions)
     return Checkpoint(folder, shards, tuple(sorted((*shards, *others))), index_name, weight_map)
+
+
+def choose_files(names: Sequence[str], nested: Sequence[str], shown: str) -> Choice:
+    """Chooses by names alone, so that the same rules hold for a folder and for the listing of a remote source.
+
+    Args:
+        names: Of the top level, sorted, without hidden ones.
+        nested: Paths one level down; others than companions are left away.
+        shown: The folder or source, for messages.
+
+    Returns:
+        What counts; with an index `filter_by_index` has to choose among the shards.
+
+    Raises:
+        BadCheckpointError: No safetensors files.
+    """
+    index_name, chosen = _choose_shards(names, shown)
+    companions = [name for name in names if _matches_any(name, _COMPANIONS)]
+    companions += [path for path in nested if _is_nested_companion(path)]
+    # Another format's index belongs to weights that are not loaded.
+    companions = [name for name in companions if not name.endswith(".index.json") or name == index_name]
+    return Choice(index_name, chosen, companions)
+
+
+def _is_nested_companion(path: str) -> bool:
+    folder, _, name = path.partition("/")
+    return any(
+        fnmatchcase(folder, pattern) and _matches_any(name, wanted) for pattern, wanted in _COMPANION_FOLDERS.items()
+    )
 
 
 def resolve_below(path: str, root: str | None) -> str:
@@ -196,7 +232,7 @@ def _matches_any(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _choose_shards(names: list[str], folder: str) -> tuple[str | None, list[str]]:
+def _choose_shards(names: Sequence[str], folder: str) -> tuple[str | None, list[str]]:
     chosen = [name for name in names if fnmatchcase(name, _CONSOLIDATED)]
     index_name = "consolidated.safetensors.index.json"
     if not chosen:
@@ -210,7 +246,21 @@ def _choose_shards(names: list[str], folder: str) -> tuple[str | None, list[str]
     return (index_name if index_name in names else None), chosen
 
 
-def _read_weight_map(folder: str, index_name: str, real_path: str) -> dict[str, str]:
+def read_weight_map(folder: str, index_name: str, real_path: str) -> dict[str, str]:
+    """Reads the index.
+
+    Args:
+        folder: Where it belongs, for messages.
+        index_name: Its name there.
+        real_path: The file.
+
+    Returns:
+        Tensor to shard's name, which nothing has looked at so far.
+
+    Raises:
+        BadCheckpointError: It is no index.
+        LoaderError: It can't be read.
+    """
     path = os.path.join(folder, index_name)
     try:
         # O_NONBLOCK: opening a FIFO that took the file's place must not hang.
@@ -269,7 +319,22 @@ def _refuse_index(path: str, what: str, reason: str = "InvalidIndex") -> NoRetur
     raise BadCheckpointError(message, reason=reason)
 
 
-def _filter_by_index(chosen: list[str], weight_map: dict[str, str], index_name: str, folder: str) -> list[str]:
+def filter_by_index(chosen: list[str], weight_map: dict[str, str], index_name: str, folder: str) -> list[str]:
+    """Leaves those shards that the index names.
+
+    Args:
+        chosen: From `choose_files`.
+        weight_map: From `read_weight_map`.
+        index_name: Of the index, for messages.
+        folder: Likewise.
+
+    Returns:
+        Names of shards, in the order of the index.
+
+    Raises:
+        BadCheckpointError: It names none, or one that isn't there.
+        WillNotWorkError: It names what is no plain file name.
+    """
     wanted = dict.fromkeys(weight_map.values())
     if not wanted:
         message = f"{folder}/{index_name} names no tensor; download it again"
