@@ -1,0 +1,127 @@
+"""A folder as a source: a shared file system that is copied to a node's own disk. Called by `open_source`.
+
+What is read counts as not used again, since only the copy is; it is not dropped, others may have it warm for themselves.
+Must not import any library.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from modelweights_loader.errors import WillNotWorkError, error_from_os
+from modelweights_loader.sources.contract import (
+    Listing,
+    RemoteFile,
+    SourceChangedError,
+    SourceOptions,
+    digest_listing,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PIECE_BYTES = 2**19
+_MAX_FILES = 1_000_000
+_MAX_DEPTH = 32
+
+
+class LocalSource:
+    """Files of a folder. Links are followed, since a Hugging Face snapshot is made of them; folders that are links aren't."""
+
+    def __init__(self, folder: str, options: SourceOptions) -> None:
+        self._folder = folder
+        self._options = options
+
+    def list_files(self) -> Listing:
+        """Lists all regular files.
+
+        Returns:
+            With a digest of names, sizes and times as revision.
+
+        Raises:
+            LoaderError: The folder can't be read, or no longer gives the revision that was asked for.
+        """
+        files = tuple(sorted(self._walk("", 0)))
+        revision = digest_listing(files)
+        if self._options.revision not in {"", revision}:
+            message = (
+                f"{self._folder} no longer holds the revision {self._options.revision}, its files give {revision}; put "
+                "them back, or ask for the new one"
+            )
+            raise SourceChangedError(message)
+        return Listing(revision, files, f"{self._folder} at {revision[:19]}…")
+
+    def _walk(self, below: str, depth: int) -> Iterator[RemoteFile]:
+        if depth > _MAX_DEPTH:
+            message = (
+                f"{self._folder}/{below} is nested deeper than {_MAX_DEPTH} folders; name the checkpoint's own folder"
+            )
+            raise WillNotWorkError(message, reason="UnsafePath")
+        place = os.path.join(self._folder, below)
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    path = f"{below}/{entry.name}" if below else entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        # Hidden folders (.git, .cache) are no part of a checkpoint.
+                        if not entry.name.startswith("."):
+                            yield from self._walk(path, depth + 1)
+                        continue
+                    status = entry.stat()
+                    if stat.S_ISREG(status.st_mode):
+                        yield RemoteFile(path, status.st_size, version=_version_of(status))
+        except OSError as error:
+            raise error_from_os(error, place, "list") from error
+
+    def read_range(self, file: RemoteFile, begin: int, end: int) -> Iterator[memoryview]:
+        """Reads a range into a buffer that is used again for the next piece.
+
+        Args:
+            file: From `list_files`.
+            begin: First byte.
+            end: Behind the last one.
+
+        Yields:
+            Pieces.
+
+        Raises:
+            SourceChangedError: It is no longer the file that was listed.
+            LoaderError: It can't be read.
+        """
+        path = os.path.join(self._folder, file.path)
+        buffer = memoryview(bytearray(min(_PIECE_BYTES, max(end - begin, 1))))
+        try:
+            # O_NONBLOCK: opening a FIFO that took the file's place must not hang.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError as error:
+            raise error_from_os(error, path, "open") from error
+        try:
+            self._check(descriptor, file, path)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_NOREUSE)
+            position = begin
+            while position < end:
+                got = os.preadv(descriptor, [buffer[: min(_PIECE_BYTES, end - position)]], position)
+                if not got:
+                    message = f"{path} ends at byte {position}, it had {file.size_bytes} when it was listed"
+                    raise SourceChangedError(message)
+                yield buffer[:got]
+                position += got
+            self._check(descriptor, file, path)
+        except OSError as error:
+            raise error_from_os(error, path, "read") from error
+        finally:
+            os.close(descriptor)
+
+    def _check(self, descriptor: int, file: RemoteFile, path: str) -> None:
+        if _version_of(os.fstat(descriptor)) != file.version:
+            message = f"{path} changed since it was listed; stop what writes there, then try again"
+            raise SourceChangedError(message)
+
+    def close(self) -> None:
+        """Does nothing: each read closes its own file."""
+
+
+def _version_of(status: os.stat_result) -> str:
+    return f"{status.st_size}-{status.st_mtime_ns}"
