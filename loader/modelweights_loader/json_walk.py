@@ -20,21 +20,23 @@ if TYPE_CHECKING:
 MAX_PIECE_BYTES = 65_536
 _DECODED_AT_ONCE_BYTES = 1 << 20
 
-_SPACE = re.compile(rb"[ \t\n\r]*")
+SPACE = rb"[ \t\n\r]*"
+PLAIN = rb'[^"\\\x00-\x1f]'
+"""Patterns: white space, and a character of a string that stands for itself."""
+
+_SPACE = re.compile(SPACE)
 # Half of a character pair is no character. Repeated groups are bounded: the engine of regular expressions keeps a record
 # of each turn, and 100 MB may hold 50 million escapes.
-_PLAIN = rb'[^"\\\x00-\x1f]*'
+_PLAIN = PLAIN + rb"*"
 _ESCAPED = (
     rb'\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})'
 )
 _CHARACTERS = re.compile(_PLAIN + rb"(?:" + _ESCAPED + _PLAIN + rb"){0,1000}")
-_SHORT = rb'[ \t\n\r]*"' + _PLAIN + rb"(?:" + _ESCAPED + _PLAIN + rb'){0,100}"[ \t\n\r]*'
+_SHORT = SPACE + rb'"' + _PLAIN + rb"(?:" + _ESCAPED + _PLAIN + rb'){0,100}"' + SPACE
 _SHORT_PAIRS = re.compile(rb"(?:" + _SHORT + rb":" + _SHORT + rb",){0,100}")
-# What nearly every member looks like, as shortcuts: whatever does not match is taken piece by piece.
-_PLAIN_FLAT = re.compile(rb'[ \t\n\r]*"([^"\\\x00-\x1f]{0,65536})"[ \t\n\r]*:[ \t\n\r]*(\{[^{}]{0,65536}\})[ \t\n\r]*,')
-_PLAIN_PAIR = re.compile(
-    rb'[ \t\n\r]*"([^"\\\x00-\x1f]{0,65536})"[ \t\n\r]*:[ \t\n\r]*"([^"\\\x00-\x1f]{0,65536})"[ \t\n\r]*,'
-)
+# What nearly every pair looks like, many at once: what does not match is taken piece by piece.
+_PLAIN_STRING = SPACE + rb'"' + PLAIN + rb'{0,1000}"' + SPACE
+_PLAIN_PAIRS = re.compile(rb"(?:" + _PLAIN_STRING + rb":" + _PLAIN_STRING + rb",){0,100}")
 _QUOTE, _COLON, _COMMA, _OPEN, _CLOSE = b'":,{}'
 
 
@@ -89,21 +91,29 @@ class Cursor:
 
         Yields:
             Each key, and the text of its value if that is a short flat object: no brace in it but its own, not in its
-            strings either. Otherwise None: then the caller takes the value before it asks for the next key.
+            strings either. Otherwise None: then the caller takes the value before it asks for the next key. Behind a
+            value it may take further members by `matches`, with the commas before them.
 
         Raises:
             JsonError: It is no object.
         """
         for _ in self._turns():
-            while own is not None and (found := _PLAIN_FLAT.match(self._text, self._position)):
-                key = found[1].decode()
-                if key == own:
-                    break
-                self._position = found.end()
-                yield key, found[2]
             key = self.take_string()
             self._expect(_COLON, "':'")
             yield key, None if own is None or key == own else self._take_flat_object()
+
+    def matches(self, pattern: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
+        """Takes what a pattern matches, again and again.
+
+        Args:
+            pattern: What may stand here.
+
+        Yields:
+            Each match. Who breaks off leaves the last one where it stands.
+        """
+        while found := pattern.match(self._text, self._position):
+            yield found
+            self._position = found.end()
 
     def string_pairs(self) -> Iterator[tuple[str, str]]:
         """Takes an object whose values are strings.
@@ -115,10 +125,11 @@ class Cursor:
             JsonError: It is no such object.
         """
         for _ in self._turns():
-            # Most are plain: one look instead of eight.
-            while found := _PLAIN_PAIR.match(self._text, self._position):
-                self._position = found.end()
-                yield found[1].decode(), found[2].decode()
+            while (end := self._end_of(_PLAIN_PAIRS)) > self._position:
+                # No quotation mark in them but their own: key and value are each second piece between those.
+                pieces = self._text[self._position : end].decode().split('"')
+                self._position = end
+                yield from zip(pieces[1::4], pieces[3::4], strict=True)
             key = self.take_string()
             self._expect(_COLON, "':'")
             yield key, self.take_string()

@@ -11,17 +11,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 import threading
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeGuard
+from typing import NamedTuple, NoReturn, TypeGuard
 
 from modelweights_loader.errors import BadCheckpointError, WillNotWorkError, error_from_os
 from modelweights_loader.holes import find_hole
-from modelweights_loader.json_walk import MAX_PIECE_BYTES, Cursor, check_utf8, refuse
+from modelweights_loader.json_walk import MAX_PIECE_BYTES, PLAIN, SPACE, Cursor, check_utf8, refuse
 from modelweights_loader.lookalikes import name_lookalike
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MAX_HEADER_BYTES = 100_000_000
 # A bound on memory: each takes up to some 350 bytes of it.
@@ -60,6 +58,17 @@ DTYPE_BITS = {
 _LARGE = threading.Lock()
 _DTYPE_NAMES = {name: name for name in DTYPE_BITS}
 _TENSOR_KEYS = {"dtype", "shape", "data_offsets"}
+
+# What nearly every tensor looks like, with the comma before it. In the groups: its name; its description; of that all
+# before the offsets, if these come last; begin; end. Bounded as the walk bounds what does not match.
+_NAME = SPACE + rb'"(' + PLAIN + rb'{0,65534})"' + SPACE
+_BEFORE_OFFSETS = (
+    rb"([^][{}]{0,200}\[[^][{}]{0,200}\][ \t\n\r,]*" + rb'"data_offsets"' + SPACE + rb":" + SPACE + rb"\[)"
+)
+_NUMBER = SPACE + rb"(0|[1-9][0-9]{0,18})" + SPACE
+_OFFSETS_LAST = _BEFORE_OFFSETS + _NUMBER + rb"," + _NUMBER + rb"\]" + SPACE + rb"\}"
+_USUAL_TENSOR = re.compile(SPACE + rb"," + _NAME + rb":" + SPACE + rb"(\{(?:" + _OFFSETS_LAST + rb"|[^{}]{0,65534}\}))")
+_MAX_KINDS = 1_000
 
 
 class TensorInfo(NamedTuple):
@@ -193,6 +202,7 @@ def _parse_entries(text: bytes | bytearray, shown: str) -> dict[str, TensorInfo]
     tensors: dict[str, TensorInfo] = {}
     has_metadata = False
     cursor = Cursor(text)
+    kinds: dict[bytes, TensorInfo] = {}
     for name, entry in cursor.members(_METADATA):
         if name in tensors or (has_metadata and name == _METADATA):
             refuse(f"the key {name[:200]!r} is there twice")
@@ -206,8 +216,34 @@ def _parse_entries(text: bytes | bytearray, shown: str) -> dict[str, TensorInfo]
             tensors[name] = _check_tensor(name, entry, shown)
         if len(tensors) > MAX_TENSORS:
             _bad(shown, f"has more than {MAX_TENSORS} tensors in its header", "HeaderTooLarge")
+        _take_usual_tensors(cursor, tensors, kinds, shown)
     cursor.expect_end()
     return tensors
+
+
+def _take_usual_tensors(
+    cursor: Cursor, tensors: dict[str, TensorInfo], kinds: dict[bytes, TensorInfo], shown: str
+) -> None:
+    """Takes tensors as long as nothing is odd.
+
+    Most differ from one before only in name and offsets. What is before the offsets is checked once, then known by its
+    bytes: in a description that passed, no bracket is within a string, so another two numbers change nothing else.
+    """
+    for found in cursor.matches(_USUAL_TENSOR):
+        raw_name, entry, kind, begin_digits, end_digits = found.groups()
+        name = raw_name.decode()
+        if name in tensors or name == _METADATA or len(tensors) >= MAX_TENSORS:
+            return
+        known = kinds.get(kind)
+        if known is not None:
+            dtype, shape, known_begin, known_end = known
+            begin, end = int(begin_digits), int(end_digits)
+            if end - begin == known_end - known_begin:
+                tensors[name] = TensorInfo(dtype, shape, begin, end)
+                continue
+        tensors[name] = checked = _check_tensor(name, entry, shown)
+        if kind is not None and len(kinds) < _MAX_KINDS:
+            kinds[kind] = checked
 
 
 def _refuse_number(digits: str) -> NoReturn:
@@ -289,8 +325,10 @@ def _size_of(dtype: str, shape: list[int], shown: str, name: str) -> int:
 
 def _check_ranges(tensors: dict[str, TensorInfo], data_bytes: int, shown: str) -> None:
     """Checks that the tensors cover the data without hole, overlap or rest."""
+    if _is_covered_in_order(tensors, data_bytes):
+        return
     position = 0
-    for name in _in_order_of_bytes(tensors):
+    for name in sorted(tensors, key=lambda name: (tensors[name].begin, tensors[name].end)):
         begin, end = tensors[name].begin, tensors[name].end
         if begin < position:
             said = f"overlaps another one: begins at {begin}, before {position}"
@@ -306,14 +344,14 @@ def _check_ranges(tensors: dict[str, TensorInfo], data_bytes: int, shown: str) -
         _bad(shown, f"has {data_bytes - position} bytes after its last tensor", "TrailingBytes")
 
 
-def _in_order_of_bytes(tensors: dict[str, TensorInfo]) -> Iterable[str]:
+def _is_covered_in_order(tensors: dict[str, TensorInfo], data_bytes: int) -> bool:
+    """Whether the tensors follow each other without a gap from first to last byte, as nearly every writer has them."""
     position = 0
-    for tensor in tensors.values():
-        if tensor.begin != position:
-            return sorted(tensors, key=lambda name: (tensors[name].begin, tensors[name].end))
-        position = tensor.end
-    # As nearly every writer has them.
-    return tensors
+    for _, _, begin, end in tensors.values():
+        if begin != position:
+            return False
+        position = end
+    return position == data_bytes
 
 
 def _bad(shown: str, what: str, reason: str, tensor: str | None = None) -> NoReturn:

@@ -6,6 +6,7 @@ Called by `validate` and `stage` before any loader sees a shard. Must not import
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from modelweights_loader.errors import BadCheckpointError
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 
 _MAX_THREADS = 16
+# Waiting as long as working is reason enough for threads; a few milliseconds are none, others use the cores too.
+_MIN_WAIT_SECONDS = 0.005
 
 
 class Structure(NamedTuple):
@@ -52,56 +55,74 @@ def read_structure(checkpoint: Checkpoint) -> Structure:
     owners: dict[str, str] = {}
     for shard, header in zip(checkpoint.shards, _read_headers(checkpoint), strict=True):
         headers[shard.path] = header
-        for tensor in header.tensors:
-            if tensor in owners:
-                message = (
-                    f"{checkpoint.path}: tensor {tensor} is in {owners[tensor]} and in {shard.path}; an engine would "
-                    "take either, remove the shard that does not belong there"
-                )
-                raise BadCheckpointError(message, reason="TensorInTwoShards")
-            owners[tensor] = shard.path
+        # Sets and dicts as a whole here and below: a loop over all tensors takes several times as long.
+        if not owners.keys().isdisjoint(header.tensors.keys()):
+            tensor = next(name for name in header.tensors if name in owners)
+            message = (
+                f"{checkpoint.path}: tensor {tensor} is in {owners[tensor]} and in {shard.path}; an engine would take "
+                "either, remove the shard that does not belong there"
+            )
+            raise BadCheckpointError(message, reason="TensorInTwoShards")
+        owners.update(dict.fromkeys(header.tensors, shard.path))
     if not owners:
         message = f"{checkpoint.path}: none of {len(headers)} shards holds a tensor; download it again"
         raise BadCheckpointError(message, reason="NoTensors")
-    if checkpoint.weight_map is not None:
+    if checkpoint.weight_map is not None and checkpoint.weight_map != owners:
         _compare_with_index(checkpoint, owners, checkpoint.weight_map)
     return Structure(headers)
 
 
+class _Reading:
+    """What the threads share that read headers."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self.pending = list(enumerate(checkpoint.shards))[::-1]
+        self.headers: dict[int, Header] = {}
+        self.errors: dict[int, Exception] = {}
+
+    def read_next(self) -> bool:
+        """Reads one; False when there is no further one to read."""
+        try:
+            number, shard = self.pending.pop()
+        except IndexError:
+            return False
+        try:
+            self.headers[number] = read_header(shard.real_path, f"{self._checkpoint.path}/{shard.path}")
+        except Exception as error:  # noqa: BLE001 - carried over to the thread that asked
+            self.errors[number] = error
+        return not self.errors
+
+    def read_all(self) -> None:
+        while self.read_next():
+            pass
+
+
 def _read_headers(checkpoint: Checkpoint) -> list[Header]:
-    """Reads them in threads: a thousand shards on a network file system are a thousand times its latency.
+    """Reads them, in threads once storage makes this one wait: a thousand shards there are a thousand times its latency.
 
-    Parsing takes turns at the interpreter's lock. Shards begin in order and are read to their end, so the error that is
-    raised is always that of the first bad shard.
+    Not before, since parsing takes turns at the interpreter's lock, and each turn costs. Shards begin in order and are
+    read to their end, so the error that is raised is always that of the first bad shard.
     """
-    pending = list(enumerate(checkpoint.shards))[::-1]
-    headers: dict[int, Header] = {}
-    errors: dict[int, Exception] = {}
-
-    def read() -> None:
-        while pending and not errors:
-            try:
-                number, shard = pending.pop()
-            except IndexError:
-                return
-            try:
-                headers[number] = read_header(shard.real_path, f"{checkpoint.path}/{shard.path}")
-            except Exception as error:  # noqa: BLE001 - carried over to the thread that asked
-                errors[number] = error
-
-    # Daemons: a server that does not answer must not keep a process from ending that was told to.
-    threads = [threading.Thread(target=read, daemon=True) for _ in range(min(_MAX_THREADS, len(checkpoint.shards)) - 1)]
+    reading = _Reading(checkpoint)
+    threads: list[threading.Thread] = []
+    began, worked_before = time.monotonic(), time.thread_time()
     try:
-        for thread in threads:
-            thread.start()
-        read()
+        while reading.read_next():
+            worked = time.thread_time() - worked_before
+            if not threads and time.monotonic() - began > 2 * worked + _MIN_WAIT_SECONDS:
+                # Daemons: a server that does not answer must not keep a process from ending that was told to.
+                count = min(_MAX_THREADS - 1, len(reading.pending))
+                threads = [threading.Thread(target=reading.read_all, daemon=True) for _ in range(count)]
+                for thread in threads:
+                    thread.start()
         for thread in threads:
             thread.join()
     finally:
-        pending.clear()
-    if errors:
-        raise errors[min(errors)]
-    return [headers[number] for number in range(len(checkpoint.shards))]
+        reading.pending.clear()
+    if reading.errors:
+        raise reading.errors[min(reading.errors)]
+    return [reading.headers[number] for number in range(len(checkpoint.shards))]
 
 
 def _compare_with_index(checkpoint: Checkpoint, owners: dict[str, str], weight_map: dict[str, str]) -> None:

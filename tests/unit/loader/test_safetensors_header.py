@@ -89,6 +89,46 @@ def test_each_broken_rule_has_its_reason(tmp_path: Path, header: bytes, data: by
 
 
 @pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[8,12]}', None),
+        (b'"c" : {"dtype":"U8","shape":[4],"data_offsets":[ 8 , 12 ] }', None),
+        (b'"c":{"data_offsets":[8,12],"dtype":"U8","shape":[4]}', None),
+        (b'"\\u0063":{"dtype":"U8","shape":[4],"data_offsets":[8,12]}', None),
+        (b'"__metadata__":{"a":"b"},"c":{"dtype":"U8","shape":[4],"data_offsets":[8,12]}', None),
+        (b'"b":{"dtype":"U8","shape":[4],"data_offsets":[8,12]}', "InvalidHeader"),
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[8,12]}]', "InvalidHeader"),
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[8,12]},', "InvalidHeader"),
+        (b',"c":{"dtype":"U8","shape":[4],"data_offsets":[8,12]}', "InvalidHeader"),
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[08,12]}', "InvalidHeader"),
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[8.0,12]}', "InvalidHeader"),
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[-8,12]}', "InvalidTensor"),
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[8,12,12]}', "InvalidTensor"),
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[8,12],"x":[8,12]}', "InvalidTensor"),
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[18446744073709551616,18446744073709551620]}', "InvalidTensor"),
+        (b'"__metadata__":{"dtype":"U8","shape":[4],"data_offsets":[8,12]}', "InvalidMetadata"),
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[8,13]}', "ShapeMismatch"),
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[12,8]}', "ShapeMismatch"),
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[9,13]}', "HoleInData"),
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[7,11]}', "OverlappingTensors"),
+        (b'"c":{"dtype":"U8","shape":[4],"data_offsets":[8,12]},"d":{"dtype":"U8","shape":[4],"data_offsets":[12,16]}',
+         "Truncated"),
+    ],
+)  # fmt: skip
+def test_tensors_after_others_of_their_kind_are_looked_at_as_closely(last: bytes, reason: str | None) -> None:
+    entry = b'"%s":{"dtype":"U8","shape":[4],"data_offsets":[%d,%d]},'
+    text = b"{" + entry % (b"a", 0, 4) + entry % (b"b", 4, 8) + last + b"}"
+    if reason is None:
+        assert _library_accepts(len(text).to_bytes(8, "little") + text + bytes(12))
+        header = parse_header(text, 8 + len(text), 8 + len(text) + 12, "file")
+        assert ("U8", (4,), 8, 12) == header.tensors["c"]
+        return
+    with pytest.raises(BadCheckpointError) as caught:
+        parse_header(text, 8 + len(text), 8 + len(text) + 12, "file")
+    assert reason == caught.value.reason
+
+
+@pytest.mark.parametrize(
     ("content", "reason"),
     [
         (b"", "HeaderTooSmall"),

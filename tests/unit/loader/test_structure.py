@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from modelweights_loader import structure
 from modelweights_loader.checkpoint import find_checkpoint
 from modelweights_loader.errors import BadCheckpointError
+from modelweights_loader.safetensors_header import read_header
 from modelweights_loader.structure import read_structure
 from tests.checkpoints.corrupt import KINDS, make_corrupt
 from tests.checkpoints.writer import write_safetensors
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from modelweights_loader.safetensors_header import Header
 
 REASONS = {
     "header-length": "HeaderTooLarge",
@@ -32,9 +37,9 @@ REASONS = {
 
 
 def test_a_good_checkpoint_passes(split: Path) -> None:
-    structure = read_structure(find_checkpoint(str(split)))
-    assert structure.tensor_count == 24
-    assert len(structure.headers) == 12
+    found = read_structure(find_checkpoint(str(split)))
+    assert found.tensor_count == 24
+    assert len(found.headers) == 12
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -48,7 +53,25 @@ def test_each_kind_of_corruption_is_named(split: Path, tmp_path: Path, kind: str
     assert "model-000" in caught.value.message
 
 
-def test_the_first_bad_shard_is_named_whatever_the_threads_do(split: Path) -> None:
+def test_threads_read_where_storage_makes_wait_and_only_there(split: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = set()
+
+    def read_slowly(path: str, shown: str) -> Header:
+        used.add(threading.get_ident())
+        time.sleep(latency_seconds)
+        return read_header(path, shown)
+
+    monkeypatch.setattr(structure, "read_header", read_slowly)
+    for latency_seconds, least, most in ((0.0, 1, 1), (0.1, 6, 12)):
+        used.clear()
+        # Being kept from a core is waiting too, but not for ten seconds.
+        monkeypatch.setattr(structure, "_MIN_WAIT_SECONDS", 0.01 if latency_seconds else 10.0)
+        assert read_structure(find_checkpoint(str(split))).tensor_count == 24
+        assert least <= len(used) <= most
+
+
+def test_the_first_bad_shard_is_named_whatever_the_threads_do(split: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structure, "_MIN_WAIT_SECONDS", -3600.0)
     shards = sorted(split.glob("*.safetensors"))
     for shard in shards[3:]:
         shard.write_bytes(b"x")
