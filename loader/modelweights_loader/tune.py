@@ -3,12 +3,11 @@
 Called by `commands.tune`; `tune_choice` decides. Nothing is evicted: what was just staged must stay, and reading past the
 page cache costs the same whether it is warm or not. So both ways are timed with a warm cache. Must not import torch.
 
-    sample -> resident -> rounds over all candidates, each in a load process of its own -> choice -> as resident as before
+    sample -> resident -> rounds over all candidates, each load in a new process -> choice -> as resident as before
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +27,8 @@ from modelweights_loader.tune_choice import (
     Timing,
     advise,
     choose,
+    estimate_repetitions,
+    fit_in_time,
     list_candidates,
     list_finalists,
     refuse_for_memory,
@@ -46,7 +47,7 @@ _NO_TIME = "no time was left for it"
 # What the library has when nobody tells it, and engines tell it nothing.
 _ENGINE_BOUNCE_BUFFER_KIB = 16 * KIB
 _ENGINE_THREADS = 16
-# Each candidate keeps its process, with torch in it, until the end.
+# A load process with torch in it. There is one at a time.
 _PROCESS_BYTES = 256 * MIB
 _MISSED_PERCENT = 0.5
 # Where fastsafetensors reads through the page cache when nobody tells it; everywhere else it opens with O_DIRECT.
@@ -123,12 +124,11 @@ def tune(
     default_is_direct = detect(sample[0].real_path).type not in READ_BUFFERED
     default = Candidate(FASTSAFETENSORS, 0, default_is_direct)
     candidates = list_candidates(options.load_formats, options.queue_sizes, default_is_direct=default_is_direct)
-    room = _measure_room(before) - _PROCESS_BYTES * len(candidates)
+    room = _measure_room(before) - _PROCESS_BYTES
     largest = max(file.size_bytes for file in sample)
     refusals = {candidate: refuse_for_memory(candidate, largest, room) for candidate in candidates}
-    with contextlib.ExitStack() as stack:
-        race = _Race(sample, structure, options, deadline, stack)
-        timings = race.run(refusals, default, on_progress)
+    race = _Race(sample, structure, options, deadline)
+    timings = race.run(refusals, default, on_progress)
     choice = choose(timings, default)
     after = measure(checkpoint.shards)
     if _has_lost(before, after):
@@ -194,15 +194,15 @@ def _describe_pages(before: Residency, after: Residency) -> list[str]:
 
 
 class _Race:
-    """Rounds over all candidates. They take turns, so that whatever else the node does hits all of them alike."""
+    """Rounds over all candidates. They take turns, so that whatever else the node does hits all of them alike.
+
+    Each load has a process of its own, as in an engine, which loads once: in a second load the allocator gives back memory
+    that the first one has touched, and the figure leaves out what touching it costs. The next process is started when
+    the one before has ended, since its imports would take the processor away from the load that is timed.
+    """
 
     def __init__(
-        self,
-        sample: Sequence[CheckpointFile],
-        structure: Structure,
-        options: TuneOptions,
-        deadline: float,
-        stack: contextlib.ExitStack,
+        self, sample: Sequence[CheckpointFile], structure: Structure, options: TuneOptions, deadline: float
     ) -> None:
         headers = [structure.headers[file.path] for file in sample]
         tensors = [tensor for header in headers for tensor in header.tensors.values()]
@@ -211,8 +211,7 @@ class _Race:
         self._wanted = (len(tensors), sum(tensor.end - tensor.begin for tensor in tensors))
         self._options = options
         self._deadline = deadline
-        self._stack = stack
-        self._processes: dict[Candidate, LoadProcess] = {}
+        self._whole_seconds: dict[Candidate, float] = {}
         self.versions: dict[str, str] = {}
 
     def run(
@@ -220,27 +219,34 @@ class _Race:
     ) -> list[Timing]:
         """Runs rounds until the time is up; refusals are by candidate, empty for those that may run."""
         timings = {candidate: Timing(candidate, refusal=refusal) for candidate, refusal in refusals.items()}
-        # Half of the time is for the repetitions; those that matter most come first.
-        halfway = self._deadline - self._options.max_seconds / 2
         for place, (candidate, timing) in enumerate(timings.items()):
             if timing.refusal:
                 continue
-            if place >= _FIRST_IN_ANY_CASE and time.monotonic() > halfway:
+            if place >= _FIRST_IN_ANY_CASE and not self._has_time_for_one_more(timings, default):
                 timings[candidate] = timing._replace(refusal=_NO_TIME)
                 continue
             timings[candidate] = self._time(timing)
             on_progress(_describe(timings[candidate]))
         finalists = list_finalists(list(timings.values()), default)
-        for _ in range(_MAX_ROUNDS - 1):
-            for candidate in finalists:
+        finalists = fit_in_time(finalists, self._whole_seconds, self._deadline - time.monotonic())
+        for turn in range(_MAX_ROUNDS - 1):
+            # To and fro, so that nobody always comes after the same one.
+            for candidate in finalists if turn % 2 else reversed(finalists):
                 timing = timings[candidate]
-                if not timing.refusal and time.monotonic() + timing.median_seconds < self._deadline:
+                if not timing.refusal and time.monotonic() + self._whole_seconds[candidate] < self._deadline:
                     timings[candidate] = self._time(timing)
                     on_progress(_describe(timings[candidate]))
         return list(timings.values())
 
+    def _has_time_for_one_more(self, timings: dict[Candidate, Timing], default: Candidate) -> bool:
+        """Whether another candidate leaves the time to repeat those that are the best so far."""
+        finalists = list_finalists(list(timings.values()), default)
+        needed = max(self._whole_seconds.values(), default=0.0) + estimate_repetitions(finalists, self._whole_seconds)
+        return time.monotonic() + needed < self._deadline
+
     def _time(self, timing: Timing) -> Timing:
-        left = self._deadline - time.monotonic()
+        started = time.monotonic()
+        left = self._deadline - started
         if left <= 0:
             return timing._replace(refusal=_NO_TIME)
         try:
@@ -254,12 +260,11 @@ class _Race:
             slow = error.reason == "LoadTimeout"
             refusal = f"not done within the {left:.0f} s that were left" if slow else f"{error.reason}: {error.message}"
             return timing._replace(refusal=refusal)
+        whole = time.monotonic() - started
+        self._whole_seconds[timing.candidate] = max(whole, self._whole_seconds.get(timing.candidate, 0.0))
         return self._add(timing, result)
 
     def _load(self, candidate: Candidate, seconds: float) -> LoadResult:
-        process = self._processes.get(candidate)
-        if process is None:
-            process = self._processes[candidate] = self._stack.enter_context(LoadProcess())
         request = LoadRequest(
             files=self._files,
             dtypes=self._dtypes,
@@ -275,8 +280,9 @@ class _Race:
             # Each way fills new memory once. In an engine ParallelLoader's second copy happens within the GPU's memory.
             borrow=self._options.device == "cpu" and candidate.load_format == FASTSAFETENSORS,
         )
-        result = process.load(request, seconds)
-        self.versions = self.versions or process.versions
+        with LoadProcess() as process:
+            result = process.load(request, seconds)
+            self.versions = process.versions
         return result
 
     def _add(self, timing: Timing, result: LoadResult) -> Timing:

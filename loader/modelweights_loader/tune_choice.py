@@ -8,11 +8,14 @@ stay as the library has them. Must not import torch.
 from __future__ import annotations
 
 import statistics
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.flags import Settings
 from modelweights_loader.load.contract import FASTSAFETENSORS, LOAD_FORMATS, SAFETENSORS
 from modelweights_loader.quantity import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 # Rounds on the same node differ by this much without a reason.
 MARGIN = 0.05
@@ -173,6 +176,38 @@ def list_finalists(timings: list[Timing], default: Candidate) -> list[Candidate]
             if timing.median_seconds <= bound and (is_default or place < FINALISTS):
                 finalists.append(timing)
     return [timing.candidate for timing in sorted(finalists, key=lambda timing: timing.median_seconds)]
+
+
+def estimate_repetitions(finalists: Sequence[Candidate], whole_seconds: Mapping[Candidate, float]) -> float:
+    """Estimates how long it takes to give each of them as many rounds as are published, after its first one.
+
+    Args:
+        finalists: From `list_finalists`.
+        whole_seconds: What a load of each takes, with the start of its process.
+
+    Returns:
+        Seconds.
+    """
+    return (MIN_ROUNDS - 1) * sum(whole_seconds[candidate] for candidate in finalists)
+
+
+def fit_in_time(
+    finalists: Sequence[Candidate], whole_seconds: Mapping[Candidate, float], seconds_left: float
+) -> list[Candidate]:
+    """Leaves away the slowest, until the others can have enough rounds: a few that are known beat many that are not.
+
+    Args:
+        finalists: Fastest first.
+        whole_seconds: See `estimate_repetitions`.
+        seconds_left: For all repetitions.
+
+    Returns:
+        The fastest; one at least, when there are any.
+    """
+    kept = list(finalists)
+    while len(kept) > 1 and estimate_repetitions(kept, whole_seconds) > seconds_left:
+        kept.pop()
+    return kept
 
 
 class Choice(NamedTuple):

@@ -19,6 +19,8 @@ from modelweights_loader.tune_choice import (
     Timing,
     advise,
     choose,
+    estimate_repetitions,
+    fit_in_time,
     format_table,
     list_candidates,
     list_finalists,
@@ -141,6 +143,30 @@ def test_what_is_far_slower_is_not_repeated_and_the_default_only_when_that_is_cl
 ) -> None:
     first = [timed(DIRECT, default_seconds), timed(CACHED, other_seconds), timed(SERIAL, 1.0)]
     assert finalists == list_finalists(first, DIRECT)
+
+
+@pytest.mark.parametrize(
+    ("seconds_left", "kept"),
+    [
+        (100.0, [CACHED, SERIAL, PLAIN]),
+        # Each of them twice more: 2 x (1 + 2 + 4).
+        (14.0, [CACHED, SERIAL, PLAIN]),
+        (13.9, [CACHED, SERIAL]),
+        (5.9, [CACHED]),
+        # Whatever happens to the time, the fastest gets what there is.
+        (0.0, [CACHED]),
+        (-5.0, [CACHED]),
+    ],
+)
+def test_the_slowest_give_way_until_the_others_have_time_for_enough_rounds(
+    seconds_left: float, kept: list[Candidate]
+) -> None:
+    whole_seconds = {CACHED: 1.0, SERIAL: 2.0, PLAIN: 4.0, DIRECT: 8.0}
+    assert kept == fit_in_time([CACHED, SERIAL, PLAIN], whole_seconds, seconds_left)
+
+
+def test_without_finalists_no_time_is_needed() -> None:
+    assert (0.0, []) == (estimate_repetitions([], {}), fit_in_time([], {}, 1.0))
 
 
 @pytest.mark.parametrize(
