@@ -52,9 +52,10 @@ PROGRAMS = {
         Program("registry", "registry", "github.com/distribution/distribution/v3/cmd/registry"),
         Program("helm", "helm", "helm.sh/helm/v3/cmd/helm"),
         Program("kind", "kind", "sigs.k8s.io/kind"),
+        Program("versitygw", "versitygw", "github.com/versity/versitygw/cmd/versitygw"),
     )
 }
-EMBEDDED_PROGRAMS = tuple(name for name in PROGRAMS if name != "kind")
+EMBEDDED_PROGRAMS = tuple(name for name in PROGRAMS if name not in {"kind", "versitygw"})
 API_PROGRAMS = ("init", "kubernetes")
 
 
