@@ -1,6 +1,6 @@
 """What the files' hashes should be: from the names of a Hugging Face cache, or from a file that the user gives.
 
-Called by `validate`, compared by `manifest`. Must not import torch.
+Called by `validate`, compared by `manifest`; `sources.remote_manifest` uses its parser. Must not import torch.
 """
 
 from __future__ import annotations
@@ -76,12 +76,29 @@ def read_expectations(path: str, checkpoint: Checkpoint) -> dict[str, Expected]:
     if len(content) > _MAX_FILE_BYTES:
         message = f"{path} has more than {_MAX_FILE_BYTES} bytes; pass a manifest or what sha256sum printed"
         raise UsageError(message)
+    digests, is_manifest = parse_hashes(content, f"{checkpoint.path.rstrip('/')}/", path)
+    _compare_names(digests, checkpoint, path, is_manifest=is_manifest)
+    return {name: Expected(SHA256, digest, path) for name, digest in digests.items()}
+
+
+def parse_hashes(content: bytes, folder: str, path: str) -> tuple[dict[str, str], bool]:
+    """Parses a manifest of ours, or what sha256sum prints.
+
+    Args:
+        content: Of the file.
+        folder: What names in it may begin with, up to the '/'; "" for nothing.
+        path: Of the file, for messages.
+
+    Returns:
+        sha256 in lower case by path below the folder, and whether it is a manifest of ours.
+
+    Raises:
+        UsageError: It is neither, lists nothing, or has two hashes for one name.
+    """
     text = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     is_manifest = text.lstrip().startswith("{")
     pairs = _parse_manifest(text, path) if is_manifest else _parse_sums(text, path)
-    digests = _collect(pairs, f"{checkpoint.path.rstrip('/')}/", path)
-    _compare_names(digests, checkpoint, path, is_manifest=is_manifest)
-    return {name: Expected(SHA256, digest, path) for name, digest in digests.items()}
+    return _collect(pairs, folder, path), is_manifest
 
 
 def _parse_manifest(text: str, path: str) -> list[tuple[str, str]]:
