@@ -1,0 +1,283 @@
+"""A web server as a source: plain files below a URL, found by `objectstore_https_names`.
+
+Called by `objectstore`. On `http_ranges`, not on obstore: that lists by WebDAV alone, takes no query, has no Retry-After
+and refuses servers without ranges. Must not import any library.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, urljoin, urlsplit
+
+from modelweights_loader.errors import UsageError, WillNotWorkError, error_from_os
+from modelweights_loader.sources.contract import (
+    Listing,
+    RemoteFile,
+    SourceChangedError,
+    SourceUnavailableError,
+    digest_listing,
+)
+from modelweights_loader.sources.http_errors import read_retry_after
+from modelweights_loader.sources.http_ranges import (
+    HttpClient,
+    format_range,
+    parse_origin,
+    read_answer,
+)
+from modelweights_loader.sources.objectstore_https_names import FILES, find_names
+from modelweights_loader.sources.redaction import redact_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from email.message import Message
+
+    from modelweights_loader.errors import LoaderError
+    from modelweights_loader.sources.contract import SourceOptions
+    from modelweights_loader.sources.http_ranges import Answer
+
+_MAX_REDIRECTS = 5
+_REDIRECTS = {301, 302, 303, 307, 308}
+_GIVEN = {200, 206}
+_GONE = {404, 410}
+_NO_HEAD = {403, 405, 501}
+_BUSY = {408, 425, 429, 500, *range(502, 600)}
+_MAX_TOKEN_BYTES = 64 * 2**10
+
+
+class Entry(NamedTuple):
+    """What the server says of one file; a size of -1 where it doesn't say."""
+
+    size_bytes: int
+    version: str
+
+
+class HttpsSource:
+    """Files of a web server, with what it says of their sizes and versions."""
+
+    def __init__(self, url: str, options: SourceOptions) -> None:
+        _check_url(url, options)
+        self._options = options
+        self._client = HttpClient(
+            stall_seconds=options.stall_seconds, num_connections=options.num_connections, ca_file=options.ca_file
+        )
+        folder, self._query = url.partition("?")[::2]
+        self._leaf = "" if folder.endswith("/") else folder.rpartition("/")[2]
+        if not self._leaf.endswith(FILES):
+            # Without a '/' at its end a folder's URL would lose its last name when a file is looked for beside it.
+            folder, self._leaf = f"{folder.rstrip('/')}/", ""
+        self._folder = folder.rpartition("/")[0] + "/"
+        self._origin = parse_origin(url)
+        self.url = redact_url(folder)
+
+    def list_files(self) -> Listing:
+        """Finds the files' names and asks for the size and the version of each.
+
+        Returns:
+            With a digest over names, sizes and versions as revision.
+
+        Raises:
+            LoaderError: Nothing is found, or the server refuses.
+        """
+        names = find_names(self, self._leaf)
+        with ThreadPoolExecutor(max_workers=self._options.num_connections) as pool:
+            entries = dict(
+                zip(
+                    names.required | names.optional,
+                    pool.map(self.describe, names.required | names.optional),
+                    strict=True,
+                )
+            )
+        files = tuple(
+            RemoteFile(
+                name, entry.size_bytes, names.sha256.get(name, ""), version=entry.version, key=self._locate(name)
+            )
+            for name, entry in sorted(entries.items())
+            if entry is not None
+        )
+        missing = sorted(name for name in names.required if entries[name] is None)
+        if missing:
+            message = f"{self.url}: {names.said} names {missing[0][:200]!r}, which is not there; write it anew, or put the file there"
+            raise WillNotWorkError(message, reason="NotFound")
+        return self._finish(files, names.said)
+
+    def _finish(self, files: tuple[RemoteFile, ...], said: str) -> Listing:
+        revision = digest_listing(files)
+        if self._options.revision not in {"", revision}:
+            message = f"{self.url} has changed: its files give {revision}, not {self._options.revision}; remove the pin, or put the files back"
+            raise WillNotWorkError(message, reason="SourceChanged")
+        notes = [f"{self.url} at {revision[:19]}…", f"files from {said}"]
+        if any(not file.version for file in files):
+            notes.append("WARNING: the server has no versions (ETag, Last-Modified), so that only hashes show a change")
+        if self._origin.scheme == "http":
+            notes.append("WARNING: read without encryption, since the URL says http://")
+        return Listing(revision, files, "; ".join(notes))
+
+    def describe(self, name: str) -> Entry | None:
+        """Asks for the size and the version of a file.
+
+        Args:
+            name: Below the folder.
+
+        Returns:
+            None where it is not there.
+
+        Raises:
+            LoaderError: The server refuses.
+        """
+        answer = self._send("HEAD", self._locate(name), {})
+        if answer.status in _NO_HEAD:
+            # A signed URL is for one method alone.
+            answer.close()
+            answer = self._send("GET", self._locate(name), format_range(0, 1))
+        answer.close()
+        if answer.status in _GONE:
+            return None
+        if answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return Entry(0, _find_version(answer.headers))
+        if answer.status not in _GIVEN:
+            raise self._refuse(answer, name)
+        return Entry(_find_size(answer), _find_version(answer.headers))
+
+    def read_small(self, name: str, limit_bytes: int, accept: str = "") -> bytes | None:
+        """Reads a whole file into memory.
+
+        Args:
+            name: Below the folder; "" for the folder itself.
+            limit_bytes: More is an error.
+            accept: Content type that it must have to be read; "" for any.
+
+        Returns:
+            None where it is not there, or has another type.
+
+        Raises:
+            LoaderError: The server refuses, or it is too large.
+        """
+        answer = self._send("GET", self._locate(name), {})
+        kind = answer.headers.get_content_type()
+        # A folder whose index is switched off is forbidden, and that says nothing of its files.
+        if answer.status in _GONE or (accept and (answer.status == HTTPStatus.FORBIDDEN or kind != accept)):
+            answer.close()
+            return None
+        if answer.status != HTTPStatus.OK:
+            answer.close()
+            raise self._refuse(answer, name)
+        if (answer.length_bytes or 0) > limit_bytes:
+            answer.close()
+            message = f"{self.url}{name} has more than {limit_bytes} bytes; it can't be what lists the files"
+            raise WillNotWorkError(message, reason="BadManifest")
+        return answer.read_all(limit_bytes)
+
+    def read_range(self, file: RemoteFile, begin: int, end: int) -> Iterator[memoryview]:
+        """Reads a range of the version that was listed; see `contract.Source`."""
+        if begin >= end:
+            return
+        name = f"{self.url}{file.path}"
+        answer = self._send("GET", file.key, {**format_range(begin, end), **_make_condition(file.version)})
+        refusal = self._check(answer, file, name)
+        if refusal is not None:
+            answer.close()
+            raise refusal
+        yield from read_answer(answer, name, file.size_bytes, begin, end)
+
+    def _check(self, answer: Answer, file: RemoteFile, name: str) -> LoaderError | None:
+        if answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return None
+        # Also of servers that don't know the condition nothing else is taken.
+        found = _find_version(answer.headers)
+        is_other = answer.status in _GIVEN and bool(found and file.version) and found != file.version
+        if is_other or answer.status in _GONE or answer.status == HTTPStatus.PRECONDITION_FAILED:
+            return SourceChangedError(f"{name} has changed since it was listed; list it again")
+        return None if answer.status in _GIVEN else self._refuse(answer, file.path)
+
+    def close(self) -> None:
+        """Gives back connections."""
+        self._client.close()
+
+    def _locate(self, name: str) -> str:
+        query = f"?{self._query}" if self._query else ""
+        return f"{self._folder}{quote(name)}{query}"
+
+    def _send(self, method: str, url: str, headers: dict[str, str]) -> Answer:
+        """Follows redirects, with the token for the first server alone, and never out of TLS."""
+        for _ in range(_MAX_REDIRECTS + 1):
+            answer = self._client.send(method, url, {**headers, **self._authorize(url)})
+            target = answer.headers.get("Location")
+            if answer.status not in _REDIRECTS or not target:
+                return answer
+            answer.close()
+            target = urljoin(url, target)
+            if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
+                message = f"{self.url} leads to an address without encryption; use the address that it leads to"
+                raise WillNotWorkError(message, reason="Refused")
+            url = target
+        message = f"{self.url} leads from one address to the next more than {_MAX_REDIRECTS} times; check the URL"
+        raise WillNotWorkError(message, reason="Refused")
+
+    def _authorize(self, url: str) -> dict[str, str]:
+        path = self._options.token_file
+        if path is None or self._options.anonymous or parse_origin(url) != self._origin:
+            return {}
+        try:
+            with open(path, "rb") as file:
+                token = file.read(_MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
+        except FileNotFoundError as error:
+            message = f"no token in {path}; make the Secret, or leave the token out"
+            raise WillNotWorkError(message, reason="SecretMissing") from error
+        except OSError as error:
+            raise error_from_os(error, path, "read") from error
+        if not token or not token.isprintable() or "\ufffd" in token:
+            message = f"{path} holds no token; put it there in one line"
+            raise WillNotWorkError(message, reason="SecretMissing")
+        return {"Authorization": f"Bearer {token}"}
+
+    def _refuse(self, answer: Answer, name: str) -> LoaderError:
+        status, said = answer.status, f"{self.url}{name}"
+        if status in _BUSY:
+            message = f"{said}: the server is busy or down ({status}); try again later"
+            return SourceUnavailableError(message, retry_after_seconds=read_retry_after(answer.headers))
+        if status in {401, 403}:
+            has_token = self._options.token_file is not None
+            remedy = "check the token" if has_token else "give a token, or permit it to all"
+            reason = "Unauthorized" if status == HTTPStatus.UNAUTHORIZED or not has_token else "Forbidden"
+            return WillNotWorkError(f"{said}: the server refuses ({status}); {remedy}", reason=reason)
+        if status in _GONE:
+            return WillNotWorkError(f"{said}: it is not there ({status}); check the URL", reason="NotFound")
+        if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            return WillNotWorkError(f"{said}: the proxy wants a password; set it in its URL", reason="ProxyRefused")
+        return WillNotWorkError(f"{said}: the server refuses the request ({status}); check the URL", reason="Refused")
+
+
+def _check_url(url: str, options: SourceOptions) -> None:
+    shown = redact_url(url)
+    if "#" in url:
+        raise UsageError(f"{shown} has a '#' in it; write %23 for one in a name")
+    path, question, _ = url.partition("?")
+    if question and not path.endswith(".safetensors"):
+        raise UsageError(f"{shown}: a query (signed URL) can only name a single .safetensors file")
+    if options.credentials_dir or options.endpoint or options.region or options.path_style:
+        message = f"{shown}: credentials, endpoint, region and path style are for buckets; https takes a token"
+        raise UsageError(message)
+
+
+def _find_size(answer: Answer) -> int:
+    stated = (
+        answer.headers.get("Content-Range", "").rpartition("/")[2]
+        if answer.status == HTTPStatus.PARTIAL_CONTENT
+        else ""
+    )
+    stated = stated or answer.headers.get("Content-Length", "")
+    compressed = answer.headers.get("Content-Encoding", "identity").strip().lower() not in {"identity", ""}
+    return int(stated) if stated.isascii() and stated.isdigit() and not compressed else -1
+
+
+def _find_version(headers: Message) -> str:
+    return headers.get("ETag") or headers.get("Last-Modified") or ""
+
+
+def _make_condition(version: str) -> dict[str, str]:
+    """A weak ETag never matches by definition; it is compared with the answer's alone."""
+    if version.startswith('"'):
+        return {"If-Match": version}
+    return {"If-Unmodified-Since": version} if version and not version.startswith("W/") else {}
