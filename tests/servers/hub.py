@@ -52,11 +52,15 @@ DEFAULTS: dict[str, Any] = {
 _CHUNK = 1 << 20
 # Larger ones are in LFS in any case.
 _MAX_GIT_BYTES = 64 << 20
-_SECRET = os.urandom(16)
 
 
 class Fault(NamedTuple):
-    """What goes wrong. Kinds: status, cut, stall, whole, noRange, badRange, gzip, corrupt, extra, chunked."""
+    """What goes wrong.
+
+    Kinds: status (an answer's), cut and stall (after so many bytes), whole (200 for a range), noRange and badRange (of
+    Content-Range), gzip, corrupt (one bit), chunked, extra (chunked, with bytes that nobody asked for), long (the same
+    with Content-Length), commit (another one than asked for).
+    """
 
     where: str
     kind: str
@@ -116,8 +120,10 @@ class Hub:
         self.faults: list[Fault] = []
         self.requests: Counter[str] = Counter()
         self.bytes_sent: Counter[str] = Counter()
+        self.connections = 0
         self._hashes: dict[tuple[str, int, int], tuple[str, str]] = {}
         self._commits: dict[Path, str] = {}
+        self._secret = os.urandom(16)
         self._spent: Counter[int] = Counter()
         self._lock = threading.Lock()
         scheme = "http" if tls is None else "https"
@@ -164,6 +170,11 @@ class Hub:
                 self.bytes_sent[what] += sent
             else:
                 self.requests[what] += 1
+
+    def count_connection(self) -> None:
+        """Count a connection."""
+        with self._lock:
+            self.connections += 1
 
     def take_fault(self, where: str, path: str) -> Fault | None:
         """The first fault that is for this request and not used up."""
@@ -237,7 +248,16 @@ class Hub:
 
     def sign(self, path: str, expires: int) -> str:
         """The signature of a link to the storage."""
-        return hmac.new(_SECRET, f"{path} {expires}".encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self._secret, f"{path} {expires}".encode(), hashlib.sha256).hexdigest()
+
+    def end_connections(self) -> None:
+        """End all connections, idle or not."""
+        for server in (self._api, self._data):
+            server.end_connections()
+
+    def expire_links(self) -> None:
+        """Let all links that were given out be refused from now on."""
+        self._secret = os.urandom(16)
 
     def make_link(self, repository: str, commit_folder: str, path: str) -> str:
         """A signed link to the storage."""
@@ -301,6 +321,7 @@ class _Server(socketserver.ThreadingTCPServer):
             except OSError:
                 return
         self._open.add(request)
+        self.hub.count_connection()
         try:
             super().finish_request(request, client_address)
         except OSError:
@@ -385,7 +406,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 shift = 1 if kind == "badRange" else 0
                 headers["Content-Range"] = f"bytes {begin + shift}-{end - 1 + shift}/{file.size}"
         headers["Accept-Ranges"] = "bytes"
-        if kind in ("gzip", "chunked", "corrupt", "extra"):
+        if kind in ("gzip", "chunked", "corrupt", "extra", "long"):
             self._send_altered(file, begin, end, status, headers, kind)
             return
         self.send_response(status)
@@ -423,10 +444,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if kind == "gzip":
             body = gzip.compress(body, 1)
             headers["Content-Encoding"] = "gzip"
-        if kind == "extra":
+        if kind in ("extra", "long"):
             body += b"\0" * 64
         self.hub.count(self.path.partition("?")[0], len(body))
-        if kind in ("corrupt", "gzip"):
+        if kind in ("corrupt", "gzip", "long"):
             self.reply(status, body, headers)
             return
         self.send_response(status)
@@ -472,6 +493,7 @@ class _ApiHandler(_Handler):
         parts = urlsplit(self.path)
         path, query = unquote(parts.path), parse_qs(parts.query)
         self.hub.count(f"hub {self.command} {path}")
+        self.hub.count("with a token" if self.headers.get("Authorization") else "without a token")
         try:
             if path == "/-/counters":
                 self.reply_json({"requests": self.hub.requests, "bytes": self.hub.bytes_sent})
@@ -590,7 +612,7 @@ class _ApiHandler(_Handler):
         commit, folder = self.hub.find_revision(repository, unquote(revision))
         file = self.hub.find_file(folder, unquote(path))
         etag = f'"{file.sha256 if file.is_lfs else file.git_blob}"'
-        headers = {"X-Repo-Commit": commit}
+        headers = {"X-Repo-Commit": "f" * 40 if fault and fault.kind == "commit" else commit}
         if not file.is_lfs:
             headers.update({"ETag": etag, "Content-Type": "text/plain"})
             self.send_file(file, headers, fault, f"hub {unquote(raw_path)}")

@@ -84,12 +84,14 @@ def _import_library() -> Any:
     try:
         import huggingface_hub  # noqa: PLC0415 - takes 0.3 s, and reads the environment
         import huggingface_hub.errors  # noqa: PLC0415 - see above
+        import huggingface_hub.hf_api  # noqa: PLC0415 - its loggers are set up when it is imported, else only later
         from huggingface_hub import constants  # noqa: PLC0415 - see above
     except ImportError as error:
         message = f"huggingface_hub can't be imported ({error}); install modelweights-operator[sources]"
         raise WillNotWorkError(message, reason="MissingLibrary") from error
-    # Its warnings name URLs.
-    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
+    # What it says names URLs, and HF_DEBUG makes each of its loggers talk.
+    logger = logging.getLogger("huggingface_hub")
+    logger.handlers, logger.propagate = [logging.NullHandler()], False
     if constants.is_offline_mode():
         message = (
             "HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set; unset it where checkpoints are fetched (staging.env)"
