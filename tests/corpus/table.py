@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.corpus import CASES
-from tests.corpus.verdicts import Reader, Said, ask_ours, made
+from tests.corpus.verdicts import Command, Reader, Said, ask_ours, made
 
 if TYPE_CHECKING:
     from tests.corpus.case import Case
@@ -40,11 +40,12 @@ def write_table(names: list[str]) -> list[str]:
         tempfile.TemporaryDirectory(dir="/var/tmp") as folder,
         Reader("safetensors") as safetensors,
         Reader("parallel") as parallel,
+        Command() as command,
     ):
         Path(folder).chmod(0o755)
         for case in (case for case in CASES.values() if not names or case.name in names):
             with made(case, Path(folder)) as (base, path):
-                ours = ask_ours(case, base, path)
+                ours = ask_ours(case, base, path, command)
                 if (ours.exit_code, ours.report.get("reason")) != (case.exit_code, case.reason):
                     wrong.append(f"{case.name}: {ours.exit_code} {ours.stderr}")
                 recorded[case.name] = {

@@ -1,4 +1,4 @@
-"""Asks about a case: the loader's command as a process, safetensors and ParallelLoader in children of their own.
+"""Asks about a case: the loader's command in a process of its own, safetensors and ParallelLoader in children of their own.
 
 Used by the table and by the unit tests.
 """
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _LOADER = Path(__file__).resolve().parents[2] / "loader"
 _READERS = Path(__file__).with_name("readers.py")
+_FORKED_COMMAND = Path(__file__).with_name("forked_command.py")
 _USER = 65532
 _DEADLINE_SECONDS = 120
 # Some libraries add a stack with their own paths.
@@ -52,42 +53,74 @@ class Ours(NamedTuple):
     peak_bytes: int
 
 
-def ask_ours(case: Case, base: Path, path: Path) -> Ours:
+class Command:
+    """The loader's command, ready to start: `python -m modelweights_loader` without the time that this takes."""
+
+    def __init__(self) -> None:
+        """Starts the program."""
+        self._process = subprocess.Popen(
+            [sys.executable, str(_FORKED_COMMAND)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": str(_LOADER), "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+
+    def run(self, argv: list[str], stderr: Path, peak: Path) -> int:
+        """Runs it, one at a time.
+
+        Returns:
+            The exit code, negative for a signal.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        request = {"argv": argv, "stderr": str(stderr), "peak": str(peak), "seconds": _DEADLINE_SECONDS}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def __enter__(self) -> Self:
+        """Nothing more: it runs already."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends the program."""
+        self._process.communicate()
+
+
+def ask_ours(case: Case, base: Path, path: Path, command: Command) -> Ours:
     """Runs `validate --mode Structure` on a case that is made already."""
     more = [argument.format(base=base) for argument in case.arguments]
-    as_user = case.as_user and os.geteuid() == 0
-    python = _find_python_for_user() if as_user else sys.executable
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        Path(folder).chmod(0o777)
-        report, peak = Path(folder) / "report.json", Path(folder) / "peak"
-        command = [
-            python,
-            "-c",
-            _MEASURED,
-            "validate",
-            str(path),
-            "--mode",
-            "Structure",
-            "--report",
-            str(report),
-            *more,
-        ]
-        ended = subprocess.run(
-            command,
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        report, stderr, peak = folder / "report.json", folder / "stderr", folder / "peak"
+        argv = ["validate", str(path), "--mode", "Structure", "--report", str(report), *more]
+        run = _run_as_user if case.as_user and os.geteuid() == 0 else command.run
+        exit_code = run(argv, stderr, peak)
+        content = json.loads(report.read_bytes()) if report.exists() else {}
+        return Ours(exit_code, stderr.read_text(errors="backslashreplace"), content, int(peak.read_text()) * 1024)
+
+
+def _run_as_user(argv: list[str], stderr: Path, peak: Path) -> int:
+    """From the start: another user may not be able to read what a fork of ours would still import."""
+    with stderr.open("wb") as said:
+        return subprocess.run(
+            [_find_python_for_user(), "-c", _MEASURED, *argv],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="backslashreplace",
+            stdout=subprocess.DEVNULL,
+            stderr=said,
             check=False,
             timeout=_DEADLINE_SECONDS,
             cwd="/",
             env={**os.environ, "PYTHONPATH": str(_LOADER), "PYTHONDONTWRITEBYTECODE": "1", "PEAK_FILE": str(peak)},
-            user=_USER if as_user else None,
-            group=_USER if as_user else None,
-            extra_groups=[] if as_user else None,
-        )
-        content = json.loads(report.read_bytes()) if report.exists() else {}
-        return Ours(ended.returncode, ended.stderr, content, int(peak.read_text()) * 1024)
+            user=_USER,
+            group=_USER,
+            extra_groups=[],
+        ).returncode
 
 
 def _find_python_for_user() -> str:

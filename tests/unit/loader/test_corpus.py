@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tests.corpus import CASES
 from tests.corpus.table import DOCUMENT, read_recorded, render
-from tests.corpus.verdicts import Ours, Reader, Said, ask_ours, made
+from tests.corpus.verdicts import Command, Ours, Reader, Said, ask_ours, made
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,8 +42,13 @@ def answers() -> Iterator[dict[str, Answers]]:
         tempfile.TemporaryDirectory(dir="/var/tmp", prefix="corpus-") as folder,
         Reader("safetensors") as safetensors,
         Reader("parallel") as parallel,
+        Command() as one,
+        Command() as other,
         ThreadPoolExecutor(2) as pool,
     ):
+        free: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        free.put(one)
+        free.put(other)
         parent = Path(folder)
         parent.chmod(0o755)
 
@@ -50,7 +56,9 @@ def answers() -> Iterator[dict[str, Answers]]:
             hangs = RECORDED[case.name]["safetensors"].verdict == "hangs"
             seconds = HANG_SECONDS if hangs else DEADLINE_SECONDS
             with made(case, parent) as (base, path):
-                ours = ask_ours(case, base, path)
+                command = free.get()
+                ours = ask_ours(case, base, path, command)
+                free.put(command)
                 theirs = safetensors.ask(case, base, path, seconds)
                 loads = parallel.ask(case, base, path, DEADLINE_SECONDS) if ours.exit_code == 0 else None
             return Answers(ours, theirs, loads)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.checkpoints.synthetic import make_synthetic
@@ -30,7 +31,7 @@ def _left_processes(mark: str) -> list[int]:
     return found
 
 
-def test_sigkill_at_any_moment_leaves_nothing(disk: Path) -> None:
+def _kill_at_each_moment(disk: Path, ranks: int, moments: range) -> None:
     root, temporary, results = disk / "root", disk / "tmp", disk / "results"
     model = make_synthetic(root / "model", 2**23, shards=3)
     markers = root / ".modelweights"
@@ -39,12 +40,13 @@ def test_sigkill_at_any_moment_leaves_nothing(disk: Path) -> None:
     files = sorted(os.listdir(model))
     environment = {**os.environ, "PYTHONPATH": str(LOADER), "TMPDIR": str(temporary), MARK: str(disk)}
     marking = ("--marker-dir", str(markers), "--marker-root", str(root), "--results", str(results))
-    command = [sys.executable, "-m", "modelweights_loader", "stage", str(model), *marking]
-    for moment in range(MOMENTS):
-        # Every other time it is a group of load processes, which have to find each other.
-        ranks = ("--world-size", str(1 + moment % 2))
+    stage = ("stage", str(model), *marking, "--world-size", str(ranks))
+    for moment in moments:
         process = subprocess.Popen(
-            [*command, *ranks], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [sys.executable, "-m", "modelweights_loader", *stage],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         # Not a wait for something: the moment itself is what is tried out.
         time.sleep(LONGEST_SECONDS * moment / MOMENTS)
@@ -57,3 +59,16 @@ def test_sigkill_at_any_moment_leaves_nothing(disk: Path) -> None:
     assert (ran.code, ran.report["marker"]) == (0, "Written"), ran
     assert os.listdir(markers) == ["model.json"]
     assert sorted(os.listdir(results)) == ["prefetch.json", "stage.json", "validate.json"]
+
+
+def test_sigkill_at_any_moment_leaves_nothing(disk: Path) -> None:
+    """Of one load process, and at the same time of a group of two, which have to find each other."""
+    with ThreadPoolExecutor(2) as pool:
+        for ranks in (1, 2):
+            (disk / str(ranks)).mkdir()
+        started = [
+            pool.submit(_kill_at_each_moment, disk / str(ranks), ranks, range(ranks - 1, MOMENTS, 2))
+            for ranks in (1, 2)
+        ]
+    for one in started:
+        one.result()

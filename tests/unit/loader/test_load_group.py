@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import re
 import signal
-import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from modelweights_loader import load_process
 from modelweights_loader.checkpoint import find_checkpoint
 from modelweights_loader.errors import LoaderError
 from modelweights_loader.load.contract import LoadRequest
 from modelweights_loader.load_process import LoadProcess, load_together
 from modelweights_loader.structure import read_structure
 from modelweights_loader.validate import compare_with_headers
+from tests.polling import wait_for
 from tests.unit.loader.conftest import run_loader
 from tests.unit.loader.test_load_process import _wait_until_gone
 
@@ -104,23 +105,33 @@ def test_a_rank_that_is_killed_ends_the_other_and_is_named(
     _wait_until_gone(*(process.process.pid for process in processes))
 
 
+class Clock:
+    """The time, of which the test can let pass any amount."""
+
+    passed_seconds = 0.0
+
+    def monotonic(self) -> float:
+        """As the real one, and later by what has passed."""
+        return time.monotonic() + self.passed_seconds
+
+
 def test_a_rank_that_hangs_is_named_when_the_time_is_over(
-    split: Path, tmp_path: Path, processes: list[LoadProcess]
+    split: Path, tmp_path: Path, processes: list[LoadProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hung = threading.Event()
+    clock = Clock()
+    monkeypatch.setattr(load_process, "time", clock)
 
     def stop(rank: int, _done_bytes: int, _deadline: float) -> None:
-        if rank == 0 and not hung.is_set():
-            hung.set()
+        if rank == 0 and not clock.passed_seconds:
             os.kill(processes[0].process.pid, signal.SIGSTOP)
+            assert wait_for(lambda: processes[0].describe_state() == "stopped")
+            clock.passed_seconds = DEADLINE_SECONDS
 
-    started = time.monotonic()
     with pytest.raises(LoaderError) as caught:
-        load_together(processes, _requests(split, tmp_path / "store", pace_bytes=1), 40, keep_pace=stop)
-    assert hung.is_set(), caught.value.message
+        load_together(processes, _requests(split, tmp_path / "store", pace_bytes=1), DEADLINE_SECONDS, keep_pace=stop)
+    assert clock.passed_seconds, caught.value.message
     assert caught.value.reason == "LoadTimeout"
     assert "rank 0: stopped" in caught.value.message
-    assert time.monotonic() - started < DEADLINE_SECONDS
     _wait_until_gone(*(process.process.pid for process in processes))
 
 

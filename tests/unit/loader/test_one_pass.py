@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +17,7 @@ from tests.unit.loader.conftest import LOADER, evict
 from tests.unit.loader.memory_group import make_memory_group
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
     from typing import IO
 
 MIB = 2**20
@@ -41,8 +43,8 @@ print(json.dumps({**validated, **figures}))
 """
 
 
-def write_set(folder: Path, shard_count: int) -> int:
-    """Writes shards of 4 x 24 MiB of bytes that don't compress; returns the size of all."""
+def _write_set(folder: Path, shard_count: int) -> None:
+    """Writes shards of 4 x 24 MiB of bytes that don't compress."""
     block = os.urandom(24 * MIB)
 
     def make(shard: int, number: int) -> Tensor:
@@ -56,7 +58,22 @@ def write_set(folder: Path, shard_count: int) -> int:
 
     for shard in range(shard_count):
         write_safetensors(folder / f"model-{shard:03}.safetensors", [make(shard, number) for number in range(4)])
-    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def small_set() -> Iterator[Path]:
+    """Fits into memory."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="one-pass-") as folder:
+        _write_set(Path(folder), 2)
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def large_set() -> Iterator[Path]:
+    """Does not fit into the group below."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="one-pass-") as folder:
+        _write_set(Path(folder), 24)
+        yield Path(folder)
 
 
 def run_validate(folder: Path, group: Path | None = None, **options: Any) -> dict[str, Any]:
@@ -76,25 +93,24 @@ def run_validate(folder: Path, group: Path | None = None, **options: Any) -> dic
 
 @pytest.mark.parametrize("load_format", ["fastsafetensors", "safetensors"])
 @pytest.mark.parametrize("mode", ["Load", "Full"])
-def test_nothing_is_read_from_disk_when_the_page_cache_holds_it(disk: Path, mode: str, load_format: str) -> None:
-    write_set(disk, 2)
-    for path in disk.iterdir():
+def test_nothing_is_read_from_disk_when_the_page_cache_holds_it(small_set: Path, mode: str, load_format: str) -> None:
+    for path in small_set.iterdir():
         path.read_bytes()
-    figures = run_validate(disk, mode=mode, load_format=load_format)
+    figures = run_validate(small_set, mode=mode, load_format=load_format)
     # What libraries import late is read within the load: nothing to do with the checkpoint's size.
     assert figures["readBytes"] < 8 * MIB
     assert figures["ownReadBytes"] < 8 * MIB
 
 
 @pytest.mark.parametrize("load_format", ["fastsafetensors", "safetensors"])
-def test_a_set_larger_than_memory_is_read_from_disk_once(disk: Path, load_format: str) -> None:
+def test_a_set_larger_than_memory_is_read_from_disk_once(large_set: Path, load_format: str) -> None:
     """What libraries, batches and mapped files take leaves some 0.8 GiB of page cache; with much less, bytes come twice."""
-    size_bytes = write_set(disk, 24)
+    size_bytes = sum(path.stat().st_size for path in large_set.iterdir())
     limit_bytes = 1536 * MIB
     assert size_bytes > 1.4 * limit_bytes
-    evict(disk)
+    evict(large_set)
     with make_memory_group("one-pass", limit_bytes) as group:
-        figures = run_validate(disk, group.folder, load_format=load_format)
+        figures = run_validate(large_set, group.folder, load_format=load_format)
     # Twice it is where hasher and load go their own ways. What the kernel evicts between the two is not ours to say: 1.0 to
     # 1.25 was measured.
     assert size_bytes <= figures["readBytes"] + figures["ownReadBytes"] <= 1.4 * size_bytes
