@@ -47,6 +47,7 @@ def add_command(
     run: Callable[[argparse.Namespace], Outcome],
     summary: str,
     path: str | None = None,
+    what: str = "folder of the checkpoint",
 ) -> argparse.ArgumentParser:
     """Adds a command with the options that all of them have.
 
@@ -56,12 +57,13 @@ def add_command(
         run: What it does with the parsed arguments.
         summary: One line of help.
         path: `?` when PATH may be left out.
+        what: What PATH is.
 
     Returns:
         The command's own parser, for its further options.
     """
     command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-    command.add_argument("path", metavar="PATH", nargs=path, type=parse_path, help="folder of the checkpoint")
+    command.add_argument("path", metavar="PATH", nargs=path, type=parse_path, help=what)
     command.add_argument(
         "--root", metavar="DIR", type=parse_place, help="PATH and its links must stay below this folder"
     )

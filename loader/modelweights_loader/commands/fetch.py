@@ -1,0 +1,220 @@
+"""The command `fetch`: brings a checkpoint from its source to this node.
+
+Called by `cli`. See the package for what it must not import.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from modelweights_loader.commands.options import (
+    add_command,
+    parse_place,
+    parse_reserve,
+    parse_seconds,
+    parse_size,
+    parse_threads,
+)
+from modelweights_loader.outcome import Outcome, say
+
+if TYPE_CHECKING:
+    from modelweights_loader.commands.options import Commands
+    from modelweights_loader.fetch.fetching import FetchOptions, FetchResult
+    from modelweights_loader.sources.contract import SourceOptions
+
+_MAX_CONNECTIONS = 64
+
+
+def add(commands: Commands) -> None:
+    """Adds the command.
+
+    Args:
+        commands: Where to.
+    """
+    command = add_command(
+        commands, "fetch", run, "bring a checkpoint to this node, verified", what="home: published below it by digest"
+    )
+    command.add_argument(
+        "--source",
+        metavar="URL",
+        type=parse_place,
+        required=True,
+        help="hf://org/name, s3://bucket/prefix, gs://…, az://…, https://host/path/ or file:///folder",
+    )
+    _add_source_options(command)
+    command.add_argument(
+        "--include", metavar="PATTERN", action="append", default=[], help="fetch these, not the default"
+    )
+    command.add_argument("--exclude", metavar="PATTERN", action="append", default=[], help="and none of these")
+    command.add_argument("--layout", choices=("Plain", "HuggingFaceCache"), default="Plain", help="(default Plain)")
+    command.add_argument(
+        "--disk-reserve",
+        metavar="BYTES|PERCENT",
+        type=parse_reserve,
+        default=None,
+        help="keep so much of the disk free: 50Gi or 5%% (default 5%%)",
+    )
+    command.add_argument(
+        "--num-connections", metavar="N", type=_parse_connections, default=8, help="1 to 64 at a time (default 8)"
+    )
+    command.add_argument(
+        "--max-bytes-per-second", metavar="N", type=parse_size, default=0, help="of all together (default: no bound)"
+    )
+    command.add_argument(
+        "--stall-seconds", metavar="N", type=parse_seconds, default=30.0, help="no byte for so long: again (default 30)"
+    )
+    command.add_argument(
+        "--lock-seconds", metavar="N", type=parse_seconds, default=300.0, help="wait for another fetch (default 300)"
+    )
+    command.add_argument("--verify", action="store_true", help="hash what is published already")
+    command.add_argument("--dry-run", action="store_true", help="show what would be fetched; write nothing")
+
+
+def _add_source_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--revision", metavar="R", default="", help="branch, tag, commit, or sha256: of a listing")
+    command.add_argument("--endpoint", metavar="URL", default="", help="of a mirror or an S3-compatible store")
+    command.add_argument("--region", metavar="R", default="", help="of an object store")
+    command.add_argument("--path-style", action="store_true", help="bucket in the path, not in the host's name")
+    command.add_argument("--anonymous", action="store_true", help="send no credentials")
+    command.add_argument("--token-file", metavar="F", type=parse_place, help="a token, read at each use")
+    command.add_argument("--credentials-dir", metavar="D", type=parse_place, help="one file for each credential")
+    command.add_argument("--ca-file", metavar="F", type=parse_place, help="PEM bundle for TLS")
+
+
+def _parse_connections(text: str) -> int:
+    number = parse_threads(text)
+    if number > _MAX_CONNECTIONS:
+        message = f"{number} connections is outside of 1 to {_MAX_CONNECTIONS}"
+        raise argparse.ArgumentTypeError(message)
+    return number
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Fetches, or shows what would be fetched.
+
+    Args:
+        arguments: path, and what `add` adds.
+
+    Returns:
+        The outcome.
+
+    Raises:
+        LoaderError: It failed; its kind and reason say how.
+    """
+    from modelweights_loader.fetch.fetching import PLANNED, fetch  # noqa: PLC0415 - see the package's docstring
+    from modelweights_loader.progress import make_progress_printer  # noqa: PLC0415
+    from modelweights_loader.sources.open_source import open_source  # noqa: PLC0415
+
+    source = open_source(arguments.source, _source_options(arguments))
+    try:
+        result = fetch(
+            arguments.path,
+            source,
+            _fetch_options(arguments),
+            make_progress_printer("fetch", sys.stderr),
+            lambda line: say(f"fetch: {line}", sys.stderr),
+        )
+    finally:
+        source.close()
+    if result.reason == PLANNED:
+        return _show_plan(arguments, result)
+    return Outcome(result.reason, _describe(result), _figures(result))
+
+
+def _source_options(arguments: argparse.Namespace) -> SourceOptions:
+    from modelweights_loader.sources.contract import SourceOptions  # noqa: PLC0415 - see the package's docstring
+
+    return SourceOptions(
+        revision=arguments.revision,
+        endpoint=arguments.endpoint,
+        region=arguments.region,
+        path_style=arguments.path_style,
+        anonymous=arguments.anonymous,
+        token_file=arguments.token_file,
+        credentials_dir=arguments.credentials_dir,
+        ca_file=arguments.ca_file,
+        stall_seconds=arguments.stall_seconds,
+        num_connections=arguments.num_connections,
+    )
+
+
+def _fetch_options(arguments: argparse.Namespace) -> FetchOptions:
+    from modelweights_loader.fetch.fetching import DEFAULT_RESERVE, FetchOptions  # noqa: PLC0415 - see the package
+    from modelweights_loader.fetch.workers import DownloadOptions  # noqa: PLC0415
+
+    return FetchOptions(
+        url=arguments.source,
+        revision=arguments.revision,
+        endpoint=arguments.endpoint,
+        include=tuple(arguments.include),
+        exclude=tuple(arguments.exclude),
+        layout=arguments.layout,
+        reserve=arguments.disk_reserve or DEFAULT_RESERVE,
+        download=DownloadOptions(
+            num_connections=arguments.num_connections, max_bytes_per_second=arguments.max_bytes_per_second
+        ),
+        dry_run=arguments.dry_run,
+        verify=arguments.verify,
+        lock_seconds=arguments.lock_seconds,
+    )
+
+
+def _figures(result: FetchResult) -> dict[str, object]:
+    """The figures of the report, most important first."""
+    published = result.published
+    new_bytes = result.size_bytes - result.reused_bytes
+    return {
+        "folder": None if published is None else published.folder,
+        "revision": result.revision,
+        "manifestDigest": None if published is None else published.manifest_digest,
+        "sizeBytes": result.size_bytes,
+        "fileCount": result.file_count,
+        "fetchedBytes": result.fetched_bytes,
+        "reusedBytes": result.reused_bytes,
+        "fetchSeconds": round(result.seconds, 3),
+        "bytesPerSecond": round(new_bytes / result.seconds) if result.seconds else 0,
+        "retries": result.retries,
+        "described": result.described,
+        "pageCache": result.page_cache or None,
+    }
+
+
+def _describe(result: FetchResult) -> str:
+    from modelweights_loader.fetch.fetching import ALREADY_THERE, PAGES_KEPT  # noqa: PLC0415 - see the package
+    from modelweights_loader.quantity import format_bytes, format_seconds  # noqa: PLC0415
+
+    size = format_bytes(result.size_bytes)
+    where = f"in {result.published.folder}" if result.published is not None else ""
+    if result.reason == ALREADY_THERE:
+        return f"{result.described}: all {result.file_count} files ({size}) are there already, {where}"
+    rate = format_bytes((result.size_bytes - result.reused_bytes) / max(result.seconds, 1e-9))
+    reused = f", {format_bytes(result.reused_bytes)} of it were here already" if result.reused_bytes else ""
+    retries = f", {result.retries} attempts failed" if result.retries else ""
+    pages = "" if result.page_cache in {"", PAGES_KEPT} else "; not all of it stays in the page cache, it doesn't fit"
+    return (
+        f"{result.described}: {result.file_count} files, {size}{reused}, in {format_seconds(result.seconds)} "
+        f"({rate}/s){retries}, {where}{pages}"
+    )
+
+
+def _show_plan(arguments: argparse.Namespace, result: FetchResult) -> Outcome:
+    from modelweights_loader.fetch.fetching import DEFAULT_RESERVE, find_existing_parent  # noqa: PLC0415 - see the package
+    from modelweights_loader.fetch.plan import check_room  # noqa: PLC0415
+    from modelweights_loader.quantity import format_bytes  # noqa: PLC0415
+
+    plan = result.plan
+    if plan is None:
+        return Outcome(result.reason, result.described, _figures(result))
+    width = max((len(one.file.path) for one in plan.files), default=0)
+    for one in plan.files:
+        size = format_bytes(one.file.size_bytes) if one.file.size_bytes >= 0 else "?"
+        say(f"{one.file.path:{width}}  {size:>10}  {one.state}", sys.stdout)
+    check_room(find_existing_parent(arguments.path), plan, arguments.disk_reserve or DEFAULT_RESERVE)
+    missing = plan.size_bytes - plan.have_bytes
+    message = (
+        f"{result.described}: {len(plan.files)} files, {format_bytes(plan.size_bytes)}, of which "
+        f"{format_bytes(missing)} would be fetched"
+    )
+    return Outcome(result.reason, message, _figures(result))

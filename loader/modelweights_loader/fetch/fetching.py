@@ -1,0 +1,409 @@
+"""Brings a checkpoint from a source to this node, verified: see `docs/design/0007-fetch.md` for the folders.
+
+Called by `commands.fetch`, and as a library.
+
+    lock --> there already? --> list --> choose --> room? --> reuse, fetch, verify --> publish
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from modelweights_loader.errors import WillNotWorkError
+from modelweights_loader.fetch.choice import IndexedSource, choose_listed, filter_files, read_index
+from modelweights_loader.fetch.folders import Folder, open_home, split
+from modelweights_loader.fetch.journal import Journal, Record, identify
+from modelweights_loader.fetch.lock import hold_lock
+from modelweights_loader.fetch.names import check_files
+from modelweights_loader.fetch.plan import HAVE, RESUME, Plan, PlannedFile, check_room, make_plan
+from modelweights_loader.fetch.publication import PLAIN, Fetched, finish_publication, publish
+from modelweights_loader.fetch.published import (
+    FETCH_FOLDER,
+    FILES_FOLDER,
+    KEY,
+    Published,
+    find_damage,
+    read_published,
+)
+from modelweights_loader.fetch.transfer import Transfer
+from modelweights_loader.fetch.workers import Counts, Download, DownloadOptions
+from modelweights_loader.interruptible import call
+from modelweights_loader.memory import Reserve, measure_room
+from modelweights_loader.prefetch import Progress
+from modelweights_loader.sources.contract import SourceChangedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelweights_loader.sources.contract import Listing, RemoteFile, Source
+
+FETCHED = "Fetched"
+ALREADY_THERE = "AlreadyThere"
+PLANNED = "Planned"
+PAGES_KEPT, PAGES_KEPT_PARTLY, PAGES_DROPPED = "Kept", "KeptPartly", "Dropped"
+DEFAULT_RESERVE = Reserve(percent=5.0)
+
+_PINNED = re.compile(r"[0-9a-f]{40}|sha256:[0-9a-f]{64}")
+_PROGRESS_PERCENT = 10
+_PROGRESS_SECONDS = 30.0
+
+
+class FetchOptions(NamedTuple):
+    """What to fetch and how.
+
+    Attributes:
+        url: Of the source; with the endpoint it names it.
+        revision: That was asked for, or "".
+        endpoint: Of a mirror, or "".
+        include: Patterns; empty means what an engine would load.
+        exclude: Patterns.
+        layout: `Plain` or `HuggingFaceCache`.
+        reserve: What is to stay free on the disk.
+        download: How to fetch.
+        dry_run: Only plan.
+        verify: Hash what is published already.
+        lock_seconds: How long to wait for another fetch.
+    """
+
+    url: str
+    revision: str = ""
+    endpoint: str = ""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    layout: str = PLAIN
+    reserve: Reserve = DEFAULT_RESERVE
+    download: DownloadOptions = DownloadOptions()
+    dry_run: bool = False
+    verify: bool = False
+    lock_seconds: float = 300.0
+
+
+class FetchResult(NamedTuple):
+    """What was done.
+
+    Attributes:
+        reason: `Fetched`, `AlreadyThere` or `Planned`.
+        described: The source in words.
+        revision: Resolved.
+        size_bytes: Of all files.
+        file_count: Their number.
+        published: Where it is; None for `Planned`.
+        plan: What was to be done; None for `AlreadyThere`.
+        fetched_bytes: That came from the source, also what was of no use.
+        reused_bytes: That were on this node.
+        seconds: From the beginning of the fetch to the publication; 0 where nothing was to be done.
+        retries: Attempts that failed.
+        page_cache: `Kept`, `KeptPartly`, `Dropped`, or "" where nothing was written.
+    """
+
+    reason: str
+    described: str
+    revision: str
+    size_bytes: int
+    file_count: int
+    published: Published | None = None
+    plan: Plan | None = None
+    fetched_bytes: int = 0
+    reused_bytes: int = 0
+    seconds: float = 0.0
+    retries: int = 0
+    page_cache: str = ""
+
+
+def fetch(
+    path: str,
+    source: Source,
+    options: FetchOptions,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+) -> FetchResult:
+    """Fetches a checkpoint and publishes it below a home. Blocks.
+
+    Args:
+        path: The home; made where it isn't there.
+        source: Where from; the caller closes it.
+        options: What and how.
+        on_progress: Told every tenth, and every 30 s.
+        say: Told what people should know meanwhile.
+
+    Returns:
+        What was done.
+
+    Raises:
+        LoaderError: It failed; what was verified so far is gone on with by the next call.
+    """
+    run = _Run(path, IndexedSource(source), options, on_progress, say)
+    try:
+        return run.run()
+    except SourceChangedError as error:
+        if options.revision:
+            raise WillNotWorkError(error.message, reason=error.reason) from error
+        say(f"{error.message}; it is listed anew")
+        return run.run()
+
+
+class _Run:
+    def __init__(
+        self,
+        path: str,
+        source: IndexedSource,
+        options: FetchOptions,
+        on_progress: Callable[[Progress], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._path = path
+        self._source = source
+        self._options = options
+        self._on_progress = on_progress
+        self._say = say
+        # A version names the same content only at the same place.
+        self._source_id = _hash([options.url.rstrip("/"), options.endpoint.rstrip("/")])
+        self._damaged: set[str] = set()
+        self._counts = Counts()
+
+    def run(self) -> FetchResult:
+        with contextlib.ExitStack() as opened:
+            if self._options.dry_run:
+                return self._plan_only(opened)
+            home = opened.enter_context(open_home(self._path, make=True))
+            fetch_folder = opened.enter_context(home.folder(FETCH_FOLDER, make=True))
+            opened.enter_context(hold_lock(fetch_folder, self._options.lock_seconds, self._say))
+            if _PINNED.fullmatch(self._options.revision):
+                # Nobody need be asked for what can't change: this works also while the source is away.
+                found = self._find_published(home, self._key(self._options.revision))
+                if found is not None:
+                    return found
+            listing = self._list()
+            key = self._key(listing.revision)
+            found = self._find_published(home, key)
+            if found is not None:
+                return found
+            wanted = self._choose(listing)
+            plan = make_plan(home, key, wanted, self._source_id, self._damaged)
+            check_room(self._path, plan, self._options.reserve)
+            return self._fetch(home, key, listing, plan)
+
+    def _plan_only(self, opened: contextlib.ExitStack) -> FetchResult:
+        try:
+            home = opened.enter_context(open_home(self._path, make=False))
+        except FileNotFoundError:
+            home = None
+        listing = self._list()
+        key = self._key(listing.revision)
+        if home is not None and (found := self._find_published(home, key, finish=False)) is not None:
+            return found
+        wanted = self._choose(listing)
+        plan = make_plan(home, key, wanted, self._source_id, self._damaged)
+        return FetchResult(
+            PLANNED,
+            listing.described,
+            listing.revision,
+            plan.size_bytes,
+            len(plan.files),
+            None,
+            plan,
+            0,
+            plan.have_bytes,
+        )
+
+    def _key(self, revision: str) -> str:
+        options = self._options
+        return _hash([self._source_id, revision, list(options.include), list(options.exclude), options.layout])
+
+    def _find_published(self, home: Folder, key: str, *, finish: bool = True) -> FetchResult | None:
+        """What an earlier run published, if all of it is still there; else notes what of it is damaged."""
+        if finish:
+            finish_publication(home, key)
+        try:
+            with home.folder(FETCH_FOLDER) as folder:
+                published = read_published(folder, f"{key}.json")
+        except FileNotFoundError:
+            return None
+        if published is None:
+            return None
+        damaged = call(lambda: find_damage(home, published, verify=self._options.verify))
+        if damaged:
+            self._damaged = damaged
+            self._say(f"{len(damaged)} published files are damaged or gone, such as {min(damaged)}: fetched again")
+            return None
+        size_bytes, count = published.size_bytes, len(published.files)
+        return FetchResult(
+            ALREADY_THERE,
+            published.described,
+            published.revision,
+            size_bytes,
+            count,
+            published,
+            reused_bytes=size_bytes,
+        )
+
+    def _list(self) -> Listing:
+        listing = call(self._source.list_files)
+        check_files(listing.files)
+        return listing
+
+    def _choose(self, listing: Listing) -> list[RemoteFile]:
+        options, described = self._options, listing.described
+        files = filter_files(listing.files, options.include, options.exclude)
+        chosen = choose_listed(
+            files, described, lambda file: call(lambda: read_index(self._source, file, described, time.sleep))
+        )
+        return files if options.include else chosen
+
+    def _fetch(self, home: Folder, key: str, listing: Listing, plan: Plan) -> FetchResult:
+        began = time.monotonic()
+        counts = self._counts = Counts()
+        with home.folder(FETCH_FOLDER) as fetch_folder, fetch_folder.folder(key, make=True) as own:
+            with own.folder(FILES_FOLDER, make=True) as files:
+                plan = _link_reusable(home, files, plan)
+                _remove_other_keys(fetch_folder, key)
+                transfers, page_cache = self._make_transfers(plan)
+                with contextlib.closing(Journal(own, _records_of(plan))) as journal:
+                    download = Download(self._source, listing.described, files, self._options.download, counts)
+                    ticker = _Ticker(plan, counts, self._on_progress)
+                    if transfers:
+                        download.run(transfers, journal, ticker.tick)
+                    ticker.end()
+            finished = {one.file.path: one.finished for one in plan.files if one.finished} | download.finished
+        options = self._options
+        fetched = Fetched(
+            key,
+            options.layout,
+            listing.revision,
+            options.revision,
+            listing.name or _name_by_url(options.url),
+            listing.described,
+            self._source_id,
+            [one.file for one in plan.files],
+            finished,
+            self._damaged,
+        )
+        published = call(lambda: publish(home, fetched))
+        have_bytes = sum(one.have_bytes for one in plan.files if one.state == HAVE)
+        return FetchResult(
+            FETCHED,
+            listing.described,
+            listing.revision,
+            published.size_bytes,
+            len(published.files),
+            published,
+            plan,
+            counts.fetched_bytes,
+            have_bytes + counts.proven_bytes,
+            time.monotonic() - began,
+            counts.retries,
+            page_cache,
+        )
+
+    def _make_transfers(self, plan: Plan) -> tuple[list[Transfer], str]:
+        """Files to fetch; those that fit into memory, in the order in which prefetch reads them, stay in the page cache."""
+        left = measure_room(0).room_bytes
+        transfers = []
+        for one in plan.files:
+            left -= max(0, one.file.size_bytes)
+            if one.state != HAVE:
+                transfer = Transfer(one.file, self._options.download.part_bytes, one.prefix)
+                transfer.keeps_pages = left >= 0
+                transfers.append(transfer)
+        kept = sum(transfer.keeps_pages for transfer in transfers)
+        if not transfers:
+            return transfers, ""
+        if kept == len(transfers):
+            return transfers, PAGES_KEPT
+        return transfers, PAGES_KEPT_PARTLY if kept else PAGES_DROPPED
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
+
+
+def _name_by_url(url: str) -> str:
+    """The last two parts of a path, as mirrors of the hub in object stores have them."""
+    parts = [part for part in url.partition("://")[2].partition("?")[0].split("/") if part]
+    return "/".join(parts[-2:])
+
+
+def _link_reusable(home: Folder, files: Folder, plan: Plan) -> Plan:
+    """Gives whole files of earlier runs a second name; what can't have one is fetched."""
+    return Plan(tuple(_link(home, files, one) for one in plan.files), plan.needed_bytes)
+
+
+def _link(home: Folder, files: Folder, planned: PlannedFile) -> PlannedFile:
+    if not planned.link:
+        return planned
+    from_folder, from_name = split(planned.link)
+    to_folder, to_name = split(planned.file.path)
+    with contextlib.ExitStack() as opened:
+        source = opened.enter_context(home.folder(from_folder))
+        target = opened.enter_context(files.folder(to_folder, make=True) if to_folder else files.again())
+        target.unlink(to_name)
+        try:
+            source.link(from_name, target, to_name)
+        except OSError:
+            return PlannedFile(planned.file, "fetch", 0)
+    return planned
+
+
+def _remove_other_keys(fetch_folder: Folder, key: str) -> None:
+    """What was begun of other revisions and is of use has a second name by now."""
+    for name in fetch_folder.names():
+        if KEY.fullmatch(name) and name != key:
+            fetch_folder.remove_tree(name)
+
+
+def _records_of(plan: Plan) -> dict[str, Record]:
+    return {
+        one.file.path: Record(identify(one.file), one.prefix, one.finished)
+        for one in plan.files
+        if one.state in {HAVE, RESUME}
+    }
+
+
+class _Ticker:
+    """Tells progress at every tenth, and at least every 30 s."""
+
+    def __init__(self, plan: Plan, counts: Counts, on_progress: Callable[[Progress], None]) -> None:
+        self._total = plan.size_bytes
+        self._have = sum(one.have_bytes for one in plan.files if one.state == HAVE)
+        self._counts = counts
+        self._on_progress = on_progress
+        self._began = self._told = time.monotonic()
+        self._step = 0
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        done = self._have + self._counts.done_bytes
+        step = 100 * done // self._total // _PROGRESS_PERCENT if self._total else 0
+        if step > self._step or now - self._told >= _PROGRESS_SECONDS:
+            self._step, self._told = step, now
+            self._tell(done, now)
+
+    def end(self) -> None:
+        if self._step * _PROGRESS_PERCENT < 100:  # noqa: PLR2004 - percent
+            self._tell(self._have + self._counts.done_bytes, time.monotonic())
+
+    def _tell(self, done: int, now: float) -> None:
+        rate = (self._counts.done_bytes - self._counts.proven_bytes) / max(now - self._began, 1e-9)
+        left = (self._total - done) / rate if rate > 0 else None
+        self._on_progress(Progress(done, self._total, rate, left))
+
+
+def find_existing_parent(path: str) -> str:
+    """Finds the nearest folder that is there.
+
+    Args:
+        path: Of a home that needn't be there yet.
+
+    Returns:
+        It, or one above it.
+    """
+    path = os.path.abspath(path)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path

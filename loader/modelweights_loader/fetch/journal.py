@@ -1,0 +1,174 @@
+"""What of a fetch is verified so far: an append-only file, one checksummed line for each step. Called by `syncing`.
+
+A line is written once the data that it speaks of is on the disk. A torn or foreign line ends what is believed: a crash tears
+the last ones at most.
+
+    <8 hex digits: crc32 of the rest> {"file": path, "identity": …}        what follows is about this content of the file
+    <…> {"part": path, "end": bytes, "sha256": digest of the file up to there}
+    <…> {"done": path, "size": bytes, "sha256": …, "git": …, "mtime": ns}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from modelweights_loader.fetch.folders import saying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from modelweights_loader.fetch.folders import Folder
+    from modelweights_loader.sources.contract import RemoteFile
+
+JOURNAL_NAME = "journal"
+# 100,000 files with 4 lines each, of 400 bytes.
+_MAX_BYTES = 2**28
+
+
+class Finished(NamedTuple):
+    """A whole file: what it is, and how it was left, to notice that it is no longer that."""
+
+    size_bytes: int
+    sha256: str
+    git_blob: str
+    mtime_ns: int
+
+
+class Record(NamedTuple):
+    """What is known of one file: prefixes by their ends with their digests in ascending order; or all of it."""
+
+    identity: str
+    parts: tuple[tuple[int, str], ...] = ()
+    finished: Finished | None = None
+
+
+def identify(file: RemoteFile) -> str:
+    """Names the content that a listing speaks of.
+
+    Args:
+        file: As listed.
+
+    Returns:
+        The same for the same content only: parts of two are never mixed.
+    """
+    return json.dumps([file.size_bytes, file.sha256, file.git_blob, file.version])
+
+
+def read_journal(folder: Folder) -> dict[str, Record]:
+    """Reads what an earlier run left.
+
+    Args:
+        folder: Of the key.
+
+    Returns:
+        By path; empty where there is none.
+
+    Raises:
+        LoaderError: It can't be read.
+    """
+    records: dict[str, Record] = {}
+    for line in (folder.read(JOURNAL_NAME, _MAX_BYTES) or b"").split(b"\n"):
+        entry = _decode(line)
+        if entry is None:
+            break
+        try:
+            _apply(records, entry)
+        except (KeyError, TypeError, ValueError):
+            break
+    return records
+
+
+def _decode(line: bytes) -> dict[str, Any] | None:
+    checksum, _, text = line.partition(b" ")
+    try:
+        entry = json.loads(text) if int(checksum, 16) == zlib.crc32(text) else None
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def _apply(records: dict[str, Record], entry: Mapping[str, Any]) -> None:
+    if "file" in entry:
+        records[entry["file"]] = Record(str(entry["identity"]))
+    elif "part" in entry:
+        record = records[entry["part"]]
+        part = (int(entry["end"]), str(entry["sha256"]))
+        kept = tuple(one for one in record.parts if one[0] < part[0])
+        records[entry["part"]] = record._replace(parts=(*kept, part))
+    else:
+        finished = Finished(int(entry["size"]), str(entry["sha256"]), str(entry["git"]), int(entry["mtime"]))
+        records[entry["done"]] = records[entry["done"]]._replace(finished=finished)
+
+
+def begin_entry(path: str, identity: str) -> dict[str, object]:
+    """Makes the entry of a file that begins anew."""
+    return {"file": path, "identity": identity}
+
+
+def part_entry(path: str, end: int, sha256: str) -> dict[str, object]:
+    """Makes the entry of a verified prefix."""
+    return {"part": path, "end": end, "sha256": sha256}
+
+
+def done_entry(path: str, finished: Finished) -> dict[str, object]:
+    """Makes the entry of a whole file."""
+    return {
+        "done": path,
+        "size": finished.size_bytes,
+        "sha256": finished.sha256,
+        "git": finished.git_blob,
+        "mtime": finished.mtime_ns,
+    }
+
+
+class Journal:
+    """The open journal, for one thread at a time."""
+
+    def __init__(self, folder: Folder, records: Mapping[str, Record]) -> None:
+        """Writes what is known anew, without what was torn, and goes on behind it.
+
+        Args:
+            folder: Of the key.
+            records: What of an earlier run still counts.
+
+        Raises:
+            LoaderError: It can't be written.
+        """
+        self._shown = f"{folder.shown}/{JOURNAL_NAME}"
+        folder.write(JOURNAL_NAME, b"".join(_encode(entry) for entry in _entries_of(records)))
+        self._descriptor = folder.open(JOURNAL_NAME, os.O_WRONLY | os.O_APPEND)
+
+    def append(self, entries: Iterable[Mapping[str, object]]) -> None:
+        """Writes entries and makes them last.
+
+        Args:
+            entries: Of data that is on the disk already.
+
+        Raises:
+            LoaderError: They can't be written.
+        """
+        text = b"".join(_encode(entry) for entry in entries)
+        with saying("write", self._shown):
+            while text:
+                text = text[os.write(self._descriptor, text) :]
+            os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Closes it."""
+        os.close(self._descriptor)
+
+
+def _entries_of(records: Mapping[str, Record]) -> Iterable[dict[str, object]]:
+    for path, record in records.items():
+        yield begin_entry(path, record.identity)
+        yield from (part_entry(path, end, digest) for end, digest in record.parts)
+        if record.finished is not None:
+            yield done_entry(path, record.finished)
+
+
+def _encode(entry: Mapping[str, object]) -> bytes:
+    text = json.dumps(entry, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)

@@ -1,0 +1,170 @@
+"""What would be fetched, what is there already, and whether it fits on the disk. Called by `fetching`. Writes nothing."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, NamedTuple
+
+from modelweights_loader.errors import NoRoomError
+from modelweights_loader.fetch.journal import Finished, Record, identify, read_journal
+from modelweights_loader.fetch.published import (
+    FETCH_FOLDER,
+    FILES_FOLDER,
+    KEY,
+    Places,
+    Reusable,
+    find_reusable,
+    is_same,
+    tokens_of,
+)
+from modelweights_loader.quantity import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from modelweights_loader.fetch.folders import Folder
+    from modelweights_loader.memory import Reserve
+    from modelweights_loader.sources.contract import RemoteFile
+
+HAVE = "have"
+RESUME = "resume"
+FETCH = "fetch"
+
+
+class PlannedFile(NamedTuple):
+    """One file.
+
+    Attributes:
+        file: As listed.
+        state: `have`: whole on this node; `resume`: begun by an earlier run; `fetch`: nothing of it.
+        have_bytes: Of it that needn't be fetched, as far as the journal says.
+        finished: What it is, if it is whole.
+        link: Where it lies below the home, if not in its place.
+        prefix: Ends and digests of what an earlier run left.
+    """
+
+    file: RemoteFile
+    state: str
+    have_bytes: int
+    finished: Finished | None = None
+    link: str = ""
+    prefix: tuple[tuple[int, str], ...] = ()
+
+
+class Plan(NamedTuple):
+    """All files, and the bytes that must be found on the disk: less what unfinished files and leftovers take already."""
+
+    files: tuple[PlannedFile, ...]
+    needed_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files, as far as their sizes are known."""
+        return sum(max(0, one.file.size_bytes) for one in self.files)
+
+    @property
+    def have_bytes(self) -> int:
+        """What needn't be fetched."""
+        return sum(one.have_bytes for one in self.files)
+
+
+def make_plan(home: Folder | None, key: str, wanted: Sequence[RemoteFile], source: str, damaged: set[str]) -> Plan:
+    """Compares what is wanted with what is there.
+
+    Args:
+        home: None where it isn't there yet.
+        key: Of this source, revision, filters and layout.
+        wanted: Files, with names that were checked.
+        source: Names the source without its revision.
+        damaged: Places below the home that are known to be bad.
+
+    Returns:
+        The plan.
+    """
+    if home is None or not home.has_folder(FETCH_FOLDER):
+        return Plan(
+            tuple(PlannedFile(file, FETCH, 0) for file in wanted), sum(max(0, one.size_bytes) for one in wanted)
+        )
+    records = _read_records(home, key)
+    reusable = find_reusable(home, source, damaged)
+    files = f"{FETCH_FOLDER}/{key}/{FILES_FOLDER}"
+    with Places(home) as places:
+        planned = tuple(_plan(file, files, places, records.get(file.path), reusable) for file in wanted)
+    leftovers = _count_leftovers(home, key, {one.link or f"{files}/{one.file.path}" for one in planned if one.finished})
+    needed = sum(max(0, one.file.size_bytes) for one in planned if one.state != HAVE)
+    return Plan(planned, max(0, needed - leftovers))
+
+
+def _read_records(home: Folder, key: str) -> dict[str, Record]:
+    try:
+        with home.folder(f"{FETCH_FOLDER}/{key}") as folder:
+            return read_journal(folder)
+    except FileNotFoundError:
+        return {}
+
+
+def _plan(
+    file: RemoteFile,
+    files: str,
+    places: Places,
+    record: Record | None,
+    reusable: dict[tuple[object, ...], Reusable],
+) -> PlannedFile:
+    status = places.status(f"{files}/{file.path}")
+    is_known = record is not None and record.identity == identify(file) and status is not None
+    if is_known and record is not None and status is not None:
+        if record.finished is not None and is_same(status, record.finished):
+            return PlannedFile(file, HAVE, status.st_size, record.finished)
+        can_resume = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        prefix = tuple(part for part in record.parts if part[0] <= status.st_size)
+        if prefix and can_resume and record.finished is None:
+            return PlannedFile(file, RESUME, prefix[-1][0], prefix=prefix)
+    for token in tokens_of(file):
+        if token in reusable:
+            found = reusable[token]
+            return PlannedFile(file, HAVE, found.finished.size_bytes, found.finished, link=found.place)
+    return PlannedFile(file, FETCH, 0)
+
+
+def _count_leftovers(home: Folder, key: str, kept: set[str]) -> int:
+    """Bytes on the disk that unfinished files of this run take already, or that go before it begins."""
+    total = 0
+    with home.folder(FETCH_FOLDER) as fetch:
+        for name in fetch.names():
+            if not KEY.fullmatch(name):
+                continue
+            with fetch.folder(name) as folder:
+                for path, status in folder.walk():
+                    in_files = path.startswith(f"{FILES_FOLDER}/")
+                    if (
+                        status.st_nlink == 1
+                        and f"{FETCH_FOLDER}/{name}/{path}" not in kept
+                        and (name != key or in_files)
+                    ):
+                        total += status.st_blocks * 512
+    return total
+
+
+def check_room(folder: str, plan: Plan, reserve: Reserve) -> None:
+    """Refuses to begin what would fill the disk.
+
+    Args:
+        folder: The home, or the nearest folder above it that is there.
+        plan: What is to come.
+        reserve: What is to stay free: a share of the whole disk, or a number of bytes.
+
+    Raises:
+        NoRoomError: There is less.
+    """
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize
+    kept = int(status.f_blocks * status.f_frsize * reserve.percent / 100) + reserve.size_bytes
+    if plan.needed_bytes and free - kept < plan.needed_bytes:
+        message = (
+            f"{format_bytes(plan.needed_bytes)} ({plan.needed_bytes} bytes) are to be fetched, but the disk of {folder} "
+            f"has {format_bytes(free)} free and {format_bytes(kept)} are to stay so; free disk space, take another disk, "
+            "or lower --disk-reserve"
+        )
+        figures: dict[str, object] = {"neededBytes": plan.needed_bytes, "freeBytes": free, "reserveBytes": kept}
+        raise NoRoomError(message, reason="NoRoom", figures=figures)

@@ -1,0 +1,245 @@
+"""What is published below a home: `.fetch/<key>.json` says which folder a source and revision gave, and how its files were.
+
+Called by `plan` and `publication`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from modelweights_loader.fetch.folders import Folder, split
+from modelweights_loader.fetch.journal import Finished, read_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from modelweights_loader.sources.contract import RemoteFile
+
+FETCH_FOLDER = ".fetch"
+FILES_FOLDER = "files"
+VERSION = 1
+# 100,000 files with 700 bytes each.
+_MAX_BYTES = 2**27
+_PIECE_BYTES = 2**18
+KEY = re.compile(r"[0-9a-f]{32}")
+
+
+class PublishedFile(NamedTuple):
+    """One file: where it lies below the home, what it is, how it was left, and what the source called its content."""
+
+    path: str
+    place: str
+    finished: Finished
+    version: str
+
+
+class Published(NamedTuple):
+    """One published checkpoint.
+
+    Attributes:
+        revision: That was fetched.
+        manifest_digest: With `sha256:`.
+        folder: The checkpoint, below the home.
+        described: The source in words.
+        source: Names the source without its revision, so that a version means the same content.
+        size_bytes: Of all files.
+        files: Those that were fetched.
+    """
+
+    revision: str
+    manifest_digest: str
+    folder: str
+    described: str
+    source: str
+    size_bytes: int
+    files: tuple[PublishedFile, ...]
+
+
+def encode(published: Published) -> bytes:
+    """Makes the content of the file.
+
+    Args:
+        published: What it says.
+
+    Returns:
+        JSON.
+    """
+    files = [[file.path, file.place, list(file.finished), file.version] for file in published.files]
+    return json.dumps({"formatVersion": VERSION, **published._asdict(), "files": files}).encode()
+
+
+def read_published(folder: Folder, name: str) -> Published | None:
+    """Reads such a file.
+
+    Args:
+        folder: Where it lies.
+        name: Its name.
+
+    Returns:
+        None where there is none, or one that this version doesn't understand.
+    """
+    try:
+        content: dict[str, Any] = json.loads(folder.read(name, _MAX_BYTES) or b"null")
+        if content.pop("formatVersion") != VERSION:
+            return None
+        rows = content.pop("files")
+        files = (PublishedFile(path, place, Finished(*finished), version) for path, place, finished, version in rows)
+        return Published(**content, files=tuple(files))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def find_damage(home: Folder, published: Published, *, verify: bool) -> set[str]:
+    """Looks whether all files are as they were left.
+
+    Args:
+        home: Of the ModelWeights.
+        published: What should be there.
+        verify: Hashes all of them; otherwise size and time are believed.
+
+    Returns:
+        Places of those that are not.
+    """
+    damaged: set[str] = set()
+    with Places(home) as places:
+        for file in published.files:
+            if not places.is_as_left(file.place, file.finished) or (
+                verify and places.hash(file.place) != file.finished.sha256
+            ):
+                damaged.add(file.place)
+    return damaged
+
+
+class Places:
+    """Looks at files below a home, each folder of which is opened once."""
+
+    def __init__(self, home: Folder) -> None:
+        self._home = home
+        self._folders: dict[str, Folder | None] = {"": home}
+
+    def __enter__(self) -> Places:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for folder in self._folders.values():
+            if folder is not None and folder is not self._home:
+                folder.close()
+        self._folders = {"": self._home}
+
+    def folder(self, path: str) -> Folder | None:
+        """Opens a folder; None where there is none. It stays open until this is closed."""
+        if path not in self._folders:
+            try:
+                self._folders[path] = self._home.folder(path)
+            except FileNotFoundError:
+                self._folders[path] = None
+        return self._folders[path]
+
+    def status(self, place: str) -> os.stat_result | None:
+        """Looks at a file without following it."""
+        below, name = split(place)
+        folder = self.folder(below)
+        return None if folder is None else folder.status(name)
+
+    def is_as_left(self, place: str, finished: Finished) -> bool:
+        """Compares kind, size and time."""
+        status = self.status(place)
+        return status is not None and is_same(status, finished)
+
+    def hash(self, place: str) -> str:
+        """Hashes a file, "" where there is none. Blocks for a read of it."""
+        below, name = split(place)
+        folder = self.folder(below)
+        if folder is None:
+            return ""
+        try:
+            descriptor = folder.open(name, os.O_RDONLY)
+        except FileNotFoundError:
+            return ""
+        sha256, buffer = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            while got := file.readinto(buffer):
+                sha256.update(buffer[:got])
+        return sha256.hexdigest()
+
+
+def is_same(status: os.stat_result, finished: Finished) -> bool:
+    """Says whether a file is as it was left."""
+    is_file = stat.S_ISREG(status.st_mode)
+    return is_file and (status.st_size, status.st_mtime_ns) == (finished.size_bytes, finished.mtime_ns)
+
+
+class Reusable(NamedTuple):
+    """A file on this node whose content is known: where it lies below the home, and what it is."""
+
+    place: str
+    finished: Finished
+
+
+def find_reusable(home: Folder, source: str, damaged: set[str]) -> dict[tuple[object, ...], Reusable]:
+    """Finds what earlier fetches left whole, published or not.
+
+    Args:
+        home: Of the ModelWeights.
+        source: Names the source.
+        damaged: Places that are known to be bad.
+
+    Returns:
+        By what `tokens_of` says of a file that is wanted.
+    """
+    found: dict[tuple[object, ...], Reusable] = {}
+    with Places(home) as places:
+        for file, origin in _list_files(home):
+            if file.place in damaged or not places.is_as_left(file.place, file.finished):
+                continue
+            for token in _tokens(file.path, file.finished, file.version if origin == source else ""):
+                found.setdefault(token, Reusable(file.place, file.finished))
+    return found
+
+
+def _list_files(home: Folder) -> Iterator[tuple[PublishedFile, str]]:
+    with home.folder(FETCH_FOLDER) as fetch:
+        for name in fetch.names():
+            if KEY.fullmatch(name.removesuffix(".json")) and name.endswith(".json"):
+                published = read_published(fetch, name)
+                if published is not None:
+                    source = published.source
+                    yield from ((file, source) for file in published.files)
+            elif KEY.fullmatch(name):
+                with fetch.folder(name) as folder:
+                    yield from _list_unpublished(folder, name)
+
+
+def _list_unpublished(folder: Folder, key: str) -> Iterable[tuple[PublishedFile, str]]:
+    for path, record in read_journal(folder).items():
+        if record.finished is not None:
+            yield PublishedFile(path, f"{FETCH_FOLDER}/{key}/{FILES_FOLDER}/{path}", record.finished, ""), ""
+
+
+def tokens_of(file: RemoteFile) -> list[tuple[object, ...]]:
+    """Says by what a listed file is known.
+
+    Args:
+        file: As listed.
+
+    Returns:
+        Any of them names this very content; the best comes first.
+    """
+    listed = Finished(file.size_bytes, file.sha256.lower(), file.git_blob.lower(), 0)
+    return _tokens(file.path, listed, file.version if not (file.sha256 or file.git_blob) else "")
+
+
+def _tokens(path: str, finished: Finished, version: str) -> list[tuple[object, ...]]:
+    tokens: list[tuple[object, ...]] = []
+    if finished.sha256:
+        tokens.append(("sha256", finished.sha256, finished.size_bytes))
+    if finished.git_blob:
+        tokens.append(("git", finished.git_blob, finished.size_bytes))
+    if version:
+        tokens.append(("version", path, version, finished.size_bytes))
+    return tokens

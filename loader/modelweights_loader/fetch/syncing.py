@@ -1,0 +1,184 @@
+"""Brings what was written to the disk, and only then notes it in the journal. One thread. Called by `workers`.
+
+It takes all that has come meanwhile at once: however slow the disk is, there is one flush for each file and one for the journal.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from modelweights_loader.fetch.folders import saying
+from modelweights_loader.fetch.journal import Finished, begin_entry, done_entry, identify, part_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from modelweights_loader.fetch.journal import Journal
+    from modelweights_loader.fetch.transfer import Digests, Transfer
+
+# Dirty pages beyond that make who writes wait: memory belongs to the pods that run here.
+_MAX_PENDING_BYTES = 2**28
+_MAX_PENDING_FILES = 256
+
+
+class _Order(NamedTuple):
+    transfer: Transfer
+    end: int
+    prefix: str
+    whole: Digests | None
+    # Of the transfer when this was ordered: what was fetched before it began anew is of no use.
+    restarts: int
+
+
+class Syncer:
+    """Threads hand over by `note_part` and `note_whole`, which wait when too much is pending."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        on_finished: Callable[[Transfer, Finished], None],
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            journal: Of this run.
+            on_finished: Told of each file that is on the disk and in the journal; it is closed then.
+            on_error: Told of what ended the thread.
+        """
+        self._journal = journal
+        self._on_finished = on_finished
+        self._on_error = on_error
+        self._orders: list[_Order] = []
+        self._pending_bytes = 0
+        self._pending_files = 0
+        self._begun: dict[Transfer, int] = {}
+        self._is_closing = False
+        self._is_over = False
+        self._moved = threading.Condition()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="syncer")
+        self._thread.start()
+
+    def note_part(self, transfer: Transfer, end: int, prefix: str) -> None:
+        """Has a part written to the disk.
+
+        Args:
+            transfer: Whose.
+            end: Of the part.
+            prefix: The digest up to there.
+        """
+        self._put(_Order(transfer, end, prefix, None, transfer.restarts), transfer.part_bytes)
+
+    def note_whole(self, transfer: Transfer, digests: Digests) -> None:
+        """Has a whole file written to the disk.
+
+        Args:
+            transfer: Nobody writes to it any more.
+            digests: Its hashes.
+        """
+        self._put(
+            _Order(transfer, transfer.frontier, "", digests, transfer.restarts), transfer.frontier % transfer.part_bytes
+        )
+
+    def _put(self, order: _Order, size_bytes: int) -> None:
+        with self._moved:
+            self._orders.append(order)
+            self._pending_bytes += size_bytes
+            self._pending_files += order.whole is not None
+            self._moved.notify_all()
+            self._moved.wait_for(
+                lambda: (
+                    self._is_over
+                    or (self._pending_bytes <= _MAX_PENDING_BYTES and self._pending_files <= _MAX_PENDING_FILES)
+                )
+            )
+
+    def close(self, timeout_seconds: float | None = None) -> bool:
+        """Ends the thread once nothing is pending.
+
+        Args:
+            timeout_seconds: Waits no longer; None as long as it takes.
+
+        Returns:
+            Whether it has ended.
+        """
+        with self._moved:
+            self._is_closing = True
+            self._moved.notify_all()
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while orders := self._take():
+                self._sync(orders)
+                with self._moved:
+                    self._pending_bytes -= sum(_size_of(order) for order in orders)
+                    self._pending_files -= sum(order.whole is not None for order in orders)
+                    self._moved.notify_all()
+        except Exception as error:  # noqa: BLE001 - carried over to the thread that waits
+            self._on_error(error)
+        finally:
+            with self._moved:
+                self._is_over = True
+                self._moved.notify_all()
+
+    def _take(self) -> list[_Order]:
+        with self._moved:
+            self._moved.wait_for(lambda: self._orders or self._is_closing)
+            orders, self._orders = self._orders, []
+            return orders
+
+    def _sync(self, orders: list[_Order]) -> None:
+        orders = [order for order in orders if order.restarts == order.transfer.restarts]
+        whole = {order.transfer: order.whole for order in orders if order.whole is not None}
+        for transfer in dict.fromkeys(order.transfer for order in orders):
+            if transfer not in whole:
+                with saying("write", transfer.file.path):
+                    os.fdatasync(transfer.descriptor)
+        finished = {transfer: _finish(transfer, digests) for transfer, digests in whole.items()}
+        entries: list[dict[str, object]] = []
+        for order in orders:
+            entries += self._entries_of(order, finished)
+        self._journal.append(entries)
+        for order in orders:
+            _drop(order.transfer, order.end)
+        for transfer, last in finished.items():
+            transfer.close()
+            self._on_finished(transfer, last)
+
+    def _entries_of(self, order: _Order, finished: dict[Transfer, Finished]) -> Iterator[dict[str, object]]:
+        transfer, path = order.transfer, order.transfer.file.path
+        # What an earlier run left of it is in the journal already.
+        known = self._begun.get(transfer, 0 if transfer.prefix else -1)
+        if known != order.restarts:
+            yield begin_entry(path, identify(transfer.file))
+        self._begun[transfer] = order.restarts
+        if order.whole is None:
+            yield part_entry(path, order.end, order.prefix)
+        else:
+            yield done_entry(path, finished[transfer])
+
+
+def _size_of(order: _Order) -> int:
+    transfer = order.transfer
+    return transfer.part_bytes if order.whole is None else order.end % transfer.part_bytes
+
+
+def _finish(transfer: Transfer, digests: Digests) -> Finished:
+    with saying("write", transfer.file.path):
+        os.fchmod(transfer.descriptor, 0o644)
+        os.fsync(transfer.descriptor)
+        status = os.fstat(transfer.descriptor)
+    return Finished(status.st_size, digests.sha256, digests.git_blob, status.st_mtime_ns)
+
+
+def _drop(transfer: Transfer, end: int) -> None:
+    """Takes hashed pages that won't all fit out of the page cache, so that they push out nobody else's."""
+    if not transfer.keeps_pages and end > transfer.dropped_bytes:
+        os.posix_fadvise(
+            transfer.descriptor, transfer.dropped_bytes, end - transfer.dropped_bytes, os.POSIX_FADV_DONTNEED
+        )
+        transfer.dropped_bytes = end

@@ -1,0 +1,298 @@
+"""One file on its way: who writes which range of it, and the hash that follows the writing. Called by `workers`.
+
+Ranges are claimed in ascending order. The frontier is the end of what is hashed; it lies in the first claim that isn't over:
+
+    0 ........ hashed ........ frontier ... written ... | claim of another worker: written in part | claim | not claimed yet
+
+Its worker hashes each piece from its own hand. When that claim is over, the worker goes on through those behind it that are
+over too, reading them from the page cache where they were just written, and leaves the next one to its own worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from modelweights_loader.errors import BadCheckpointError, TryAgainError
+from modelweights_loader.fetch.folders import Folder, refuse_planted, saying, split
+from modelweights_loader.fetch.write_back import allocate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from modelweights_loader.sources.contract import RemoteFile
+
+# Stays in the processor's second-level cache between the copy and the hash.
+_PIECE_BYTES = 2**18
+_ALLOCATE_FROM_BYTES = 2**20
+UNKNOWN_END = 2**62
+
+
+class Claim:
+    """A range that one worker fetches.
+
+    Attributes:
+        transfer: Of which file.
+        position: Up to where it is written.
+        end: Where it ends; moved down when another worker takes the rest of it.
+        is_over: All of it is written.
+        is_cancelled: What it gives is of no use any more.
+    """
+
+    def __init__(self, transfer: Transfer, begin: int, end: int) -> None:
+        self.transfer = transfer
+        self.position = begin
+        self.end = end
+        self.is_over = False
+        self.is_cancelled = False
+
+
+class Digests(NamedTuple):
+    """Of a whole file; git_blob is "" where nobody asked for it."""
+
+    sha256: str
+    git_blob: str
+
+
+class Transfer:
+    """One file. Which ranges are claimed is `schedule`'s, under its lock; the rest is guarded by the lock here."""
+
+    def __init__(self, file: RemoteFile, part_bytes: int, prefix: tuple[tuple[int, str], ...] = ()) -> None:
+        """Begins with nothing opened.
+
+        Args:
+            file: As listed.
+            part_bytes: A digest of all before is noted at each multiple.
+            prefix: Ends and digests that an earlier run left, ascending.
+        """
+        self.file = file
+        self.part_bytes = part_bytes
+        self.prefix = prefix
+        self.descriptor = -1
+        self.next_begin = 0
+        self.num_active = 0
+        self.is_whole = file.size_bytes < 0
+        self.must_restart = False
+        self.restarts = 0
+        self.is_done = False
+        self.keeps_pages = True
+        self.dropped_bytes = 0
+        self.counted_bytes = 0
+        self._lock = threading.Lock()
+        self._claims: deque[Claim] = deque()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.frontier = 0
+        self._sha256: Any = hashlib.sha256()
+        self._git: Any = None
+        if self.file.git_blob and self.file.size_bytes >= 0:
+            self._git = hashlib.sha1(b"blob %d\0" % self.file.size_bytes, usedforsecurity=False)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it has no part of its own."""
+        return 0 <= self.file.size_bytes < self.part_bytes
+
+    def open(self, files: Folder, on_read: Callable[[int], None]) -> None:
+        """Opens the file and proves what an earlier run left of it. Blocks for a read of all that. Once is enough.
+
+        Args:
+            files: The folder below which its path lies.
+            on_read: Told of bytes that are good.
+
+        Raises:
+            LoaderError: It can't be opened or has no room.
+        """
+        if self.descriptor >= 0:
+            return
+        place, name = split(self.file.path)
+        with contextlib.ExitStack() as opened:
+            folder = opened.enter_context(files.folder(place, make=True)) if place else files
+            shown = f"{folder.shown}/{name}"
+            if self.prefix:
+                self.descriptor = folder.open(name, os.O_RDWR)
+                # A file of two names may be published under the other one.
+                if os.fstat(self.descriptor).st_nlink != 1:
+                    refuse_planted(shown)
+                with saying("read", shown):
+                    self._prove_prefix(on_read)
+            else:
+                folder.unlink(name)
+                self.descriptor = folder.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            with saying("write", shown):
+                if self.file.size_bytes >= _ALLOCATE_FROM_BYTES:
+                    allocate(self.descriptor, self.frontier, self.file.size_bytes)
+        self.next_begin = self.frontier
+
+    def _prove_prefix(self, on_read: Callable[[int], None]) -> None:
+        """Leaves the frontier at the last end up to where the bytes are those of the journal."""
+        buffer = memoryview(bytearray(_PIECE_BYTES))
+        for end, digest in self.prefix:
+            sha256, git, begin = self._sha256.copy(), self._git and self._git.copy(), self.frontier
+            while begin < end and (got := os.preadv(self.descriptor, [buffer[: end - begin]], begin)):
+                sha256.update(buffer[:got])
+                if git is not None:
+                    git.update(buffer[:got])
+                begin += got
+            if begin < end or sha256.hexdigest() != digest:
+                break
+            on_read(end - self.frontier)
+            self._sha256, self._git, self.frontier = sha256, git, end
+
+    def claim(self, end: int) -> Claim:
+        """Claims from the last claim's end on. Called under the schedule's lock.
+
+        Args:
+            end: Where to.
+
+        Returns:
+            The claim.
+        """
+        claim = Claim(self, self.next_begin, end)
+        self.next_begin = end
+        self._claims.append(claim)
+        return claim
+
+    def write(self, claim: Claim, piece: memoryview) -> list[tuple[int, str]]:
+        """Writes a piece at the claim's position, and hashes it when that is the frontier.
+
+        Args:
+            claim: Of this transfer.
+            piece: Within the claim.
+
+        Returns:
+            Ends of parts that are hashed now, with the digest of all before.
+
+        Raises:
+            OSError: It can't be written.
+        """
+        begin = claim.position
+        written = 0
+        while written < len(piece):
+            written += os.pwrite(self.descriptor, piece[written:], begin + written)
+        claim.position = begin + written
+        if self._claims[0] is not claim:
+            return []
+        with self._lock:
+            return [*self._hash_written(begin), *self._hash(piece)]
+
+    def finish(self, claim: Claim) -> list[tuple[int, str]]:
+        """Ends a claim, and hashes on through what others have written behind it.
+
+        Args:
+            claim: All of it is written.
+
+        Returns:
+            As `write`.
+
+        Raises:
+            OSError: What was written can't be read.
+        """
+        claim.is_over = True
+        ends: list[tuple[int, str]] = []
+        # Who doesn't get the lock may leave: its holder looks once more after it has let go of it.
+        while self._first_is_over() and self._lock.acquire(blocking=False):
+            try:
+                while self._first_is_over():
+                    ends += self._hash_written(self._claims[0].position)
+                    self._claims.popleft()
+            finally:
+                self._lock.release()
+        return ends
+
+    def _first_is_over(self) -> bool:
+        try:
+            return self._claims[0].is_over
+        except IndexError:
+            return False
+
+    def _hash_written(self, end: int) -> list[tuple[int, str]]:
+        if self.frontier >= end:
+            return []
+        ends: list[tuple[int, str]] = []
+        buffer = memoryview(bytearray(_PIECE_BYTES))
+        while self.frontier < end:
+            got = os.preadv(self.descriptor, [buffer[: end - self.frontier]], self.frontier)
+            if not got:
+                message = f"{self.file.path} lost bytes that were just written; check the storage, then try again"
+                raise TryAgainError(message, reason="WriteFailed")
+            ends += self._hash(buffer[:got])
+        return ends
+
+    def _hash(self, piece: memoryview) -> list[tuple[int, str]]:
+        ends = []
+        while piece:
+            boundary = (self.frontier // self.part_bytes + 1) * self.part_bytes
+            head = piece[: boundary - self.frontier]
+            self._sha256.update(head)
+            if self._git is not None:
+                self._git.update(head)
+            self.frontier += len(head)
+            piece = piece[len(head) :]
+            if self.frontier == boundary:
+                ends.append((boundary, self._sha256.copy().hexdigest()))
+        return ends
+
+    def is_complete(self) -> bool:
+        """Whether all of it is written and hashed. Called under the schedule's lock."""
+        return not self._claims and self.frontier >= self.next_begin and self.next_begin >= self.file.size_bytes
+
+    def cancel(self) -> None:
+        """Has its workers stop; it begins anew once they have. Called under the schedule's lock."""
+        self.must_restart = True
+        for claim in self._claims:
+            claim.is_cancelled = True
+
+    def restart(self) -> None:
+        """Forgets all that was fetched. Nobody works on it.
+
+        Raises:
+            OSError: The file can't be emptied.
+        """
+        self._claims.clear()
+        self._forget()
+        self.restarts += 1
+        self.dropped_bytes = 0
+        self.next_begin = 0
+        self.must_restart = False
+        if self.descriptor >= 0:
+            os.ftruncate(self.descriptor, 0)
+
+    def digests(self) -> Digests:
+        """The hashes of the whole file."""
+        return Digests(self._sha256.hexdigest(), self._git.hexdigest() if self._git is not None else "")
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def find_mismatch(file: RemoteFile, digests: Digests, source: str) -> BadCheckpointError | None:
+    """Compares with what the source says.
+
+    Args:
+        file: As listed.
+        digests: Of what came.
+        source: Who says so, in words.
+
+    Returns:
+        The error to raise, or None.
+    """
+    for kind, expected, got in (
+        ("sha256", file.sha256, digests.sha256),
+        ("git blob hash", file.git_blob, digests.git_blob),
+    ):
+        if expected and got != expected.lower():
+            message = (
+                f"{file.path} has the {kind} {got}, but {source} says {expected}, twice in a row; the source or what "
+                "lies in between gives wrong bytes, so tell who runs it"
+            )
+            return BadCheckpointError(message, reason="HashMismatch")
+    return None
