@@ -18,8 +18,8 @@ from typing import Any, Final
 from modelweights_operator import errors
 from modelweights_operator.api.v1alpha1 import AVAILABLE
 from modelweights_operator.domain import gate, names, policies
-from modelweights_operator.domain.plan import Event, make_plan
-from modelweights_operator.domain.snapshot import Node, Owner, Policy, StagingJob, StagingPod
+from modelweights_operator.domain.plan import Event, Plan, make_plan
+from modelweights_operator.domain.snapshot import Node, Owner, Policy, Snapshot, StagingJob, StagingPod
 from modelweights_operator.kube import apply, convert, gather, paths
 from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
 from modelweights_operator.kube.informer import Informer, Item
@@ -59,7 +59,10 @@ class Reconciler:
             image_pull_policy=settings.image_pull_policy,
             host_path_roots=settings.host_path_roots,
             label_nodes=label_nodes,
+            storage_classes=settings.storage_classes,
+            fetch=settings.fetch,
         )
+        self._admission = asyncio.Lock()
         self._models: WorkQueue[Key] = WorkQueue(self._reconcile_model)
         self._gates: WorkQueue[Key] = WorkQueue(self._reconcile_gate)
         self._keys: dict[str, Key] = {}
@@ -190,16 +193,29 @@ class Reconciler:
             # In the foreground: whatever were made for it now, the garbage collector would have to remove again.
             self._wake_gates(key)
             return None
-        plan = make_plan(snapshot, now)
-        refusals = await apply.change_jobs(self._api, snapshot.owner, plan, self._jobs.expect)
-        if refusals:
-            plan = make_plan(replace(snapshot, refusals=refusals), now)
+        snapshot, plan, refusals = await self._plan_jobs(snapshot, now)
         write_refusal = await apply.prepare(self._api, snapshot, plan)
         if write_refusal:
             plan = make_plan(replace(snapshot, refusals=refusals, write_refusal=write_refusal), now)
         await apply.apply(self._api, snapshot, plan, now)
         self._wake_gates(key)
         return plan.again_after_seconds
+
+    async def _plan_jobs(self, snapshot: Snapshot, now: datetime) -> tuple[Snapshot, Plan, dict[str, str]]:
+        """Plan, and delete and create Jobs; the plan is the one that knows what was refused.
+
+        The caps over all objects are looked at and taken by one at a time, or two would both see the last place free.
+        """
+        plan = make_plan(snapshot, now)
+        fetches = snapshot.owner.spec is not None and snapshot.owner.spec.is_fetched
+        async with self._admission if plan.create_jobs and fetches else contextlib.nullcontext():
+            if plan.create_jobs and fetches:
+                snapshot = replace(snapshot, fetching=gather.fetching(self._jobs, self._pods, self._keys))
+                plan = make_plan(snapshot, now)
+            refusals = await apply.change_jobs(self._api, snapshot.owner, plan, self._jobs.expect)
+        if refusals:
+            plan = make_plan(replace(snapshot, refusals=refusals), now)
+        return snapshot, plan, refusals
 
     async def _sweep_labels(self) -> None:
         """Take labels off nodes that no living ModelWeights stands behind.
@@ -275,6 +291,7 @@ class Reconciler:
             available=any(item.type == AVAILABLE and item.status == "True" for item in owner.status.conditions),
             digest=owner.status.published.manifest_digest if owner.status.published else "",
             holders=self._holders(owner),
+            path=owner.status.published.path if owner.status.published else "",
         )
 
     def _holders(self, owner: Owner) -> Mapping[str, str]:

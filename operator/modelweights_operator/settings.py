@@ -1,10 +1,11 @@
 """Settings of the operator, from environment variables that the chart sets. Read once at start by `handlers`."""
 
 import os
-import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from modelweights_operator import fetch_settings
+from modelweights_operator.domain.snapshot import FetchSettings, StorageClass
 from modelweights_operator.errors import SettingsError
 
 
@@ -18,6 +19,8 @@ class Settings:
         host_path_roots: Folders on the nodes below which hostPath sources may lie.
         health_port: Port of `/healthz` and `/readyz`.
         quiet_seconds: After this long without a sign of life from a watch, `/healthz` fails.
+        storage_classes: Where fetched files may go.
+        fetch: How they are fetched.
     """
 
     loader_image: str
@@ -25,6 +28,8 @@ class Settings:
     host_path_roots: tuple[str, ...] = ()
     health_port: int = 8080
     quiet_seconds: float = 180.0
+    storage_classes: tuple[StorageClass, ...] = ()
+    fetch: FetchSettings = field(default_factory=FetchSettings)
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
@@ -39,7 +44,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
     roots = tuple(root for root in environment.get("MODELWEIGHTS_HOST_PATH_ROOTS", "").split(":") if root)
     for root in roots:
         # normpath keeps two leading slashes, as POSIX allows: '//' would be '/' itself.
-        if not root.startswith("/") or root.startswith("//") or posixpath.normpath(root) != root or root == "/":
+        if not fetch_settings.is_folder(root):
             raise SettingsError(f"MODELWEIGHTS_HOST_PATH_ROOTS holds {root!r}: absolute, written out, and not / itself")
     policy = environment.get("MODELWEIGHTS_IMAGE_PULL_POLICY", "IfNotPresent")
     if policy not in ("Always", "IfNotPresent", "Never"):
@@ -50,6 +55,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         host_path_roots=roots,
         health_port=_number(environment, "MODELWEIGHTS_HEALTH_PORT", 8080, at_most=65535),
         quiet_seconds=float(_number(environment, "MODELWEIGHTS_QUIET_SECONDS", 180)),
+        storage_classes=fetch_settings.read_storage_classes(environment),
+        fetch=fetch_settings.read_fetch(environment),
     )
 
 

@@ -45,7 +45,9 @@ def lift_of(pod: Json) -> Mapping[str, Any]:
     """The very patch that the operator would make."""
     waiting = convert.gated_pod(pod)
     assert waiting is not None
-    model = gate.StagedModel("mw-uid", available=True, digest=DIGEST, holders={"node-a": "host-a"})
+    model = gate.StagedModel(
+        "mw-uid", available=True, digest=DIGEST, holders={"node-a": "host-a"}, path="/models/llama"
+    )
     decision = gate.decide(waiting, {gate.Requirement(waiting.namespace, "llama"): model}, label_nodes=True)
     assert isinstance(decision, gate.Lift)
     return decision.patch
@@ -106,7 +108,8 @@ def test_the_lift_is_let_through_and_does_what_it_says(
     assert lifted["spec"].get("schedulingGates") == expected_gates
     assert required_of(lifted) == expected_terms
     assert lifted["spec"]["affinity"]["podAntiAffinity"] == pod["spec"]["affinity"]["podAntiAffinity"]
-    assert lifted["metadata"]["annotations"] == {**pod["metadata"]["annotations"], "modelweights.io/digest": DIGEST}
+    written = {"modelweights.io/digest": DIGEST, "modelweights.io/path": "/models/llama"}
+    assert lifted["metadata"]["annotations"] == {**pod["metadata"]["annotations"], **written}
 
 
 def test_a_daemon_sets_pod_is_lifted_with_its_affinity_as_it_is(admin: Kube, account: Kube, namespace: str) -> None:
@@ -136,11 +139,13 @@ POD_DENIALS = {
     "another label": ({"metadata": {"labels": {"app": "y"}}, "spec": UNGATE}, "labels, finalizers and owner references"),
     "a label taken off": ({"metadata": {"labels": {"app": None}}, "spec": UNGATE}, "labels, finalizers and owner references"),
     "a finalizer": ({"metadata": {"finalizers": ["example.com/x"]}, "spec": UNGATE}, "labels, finalizers and owner references"),
-    "another annotation": ({"metadata": {"annotations": {"c": "d"}}, "spec": UNGATE}, "only modelweights.io/digest may be changed"),
-    "an annotation changed": ({"metadata": {"annotations": {"a": "x"}}, "spec": UNGATE}, "only modelweights.io/digest may be changed"),
-    "an annotation taken off": ({"metadata": {"annotations": {"a": None}}, "spec": UNGATE}, "only modelweights.io/digest may be changed"),
+    "another annotation": ({"metadata": {"annotations": {"c": "d"}}, "spec": UNGATE}, "only modelweights.io/digest and modelweights.io/path may be changed"),
+    "an annotation changed": ({"metadata": {"annotations": {"a": "x"}}, "spec": UNGATE}, "only modelweights.io/digest and modelweights.io/path may be changed"),
+    "an annotation taken off": ({"metadata": {"annotations": {"a": None}}, "spec": UNGATE}, "only modelweights.io/digest and modelweights.io/path may be changed"),
+    "an annotation that looks like ours": ({"metadata": {"annotations": {"modelweights.io/require": "other"}}, "spec": UNGATE}, "only modelweights.io/digest and modelweights.io/path may be changed"),
     "another controller's gate": ({"spec": {"schedulingGates": [{"$patch": "delete", "name": OTHER_GATE["name"]}]}}, "only the gate modelweights.io/staged"),
     "both gates": ({"spec": {"schedulingGates": [*UNGATE["schedulingGates"], {"$patch": "delete", "name": OTHER_GATE["name"]}]}}, "only the gate modelweights.io/staged"),
+    "a path and nothing of the gate": ({"metadata": {"annotations": {"modelweights.io/path": "/x"}}}, "only the gate modelweights.io/staged"),
     "nothing of the gate": ({"metadata": {"annotations": {"modelweights.io/digest": "x"}}}, "only the gate modelweights.io/staged"),
     "a node selector": ({"spec": {**UNGATE, "nodeSelector": {"a": "b"}}}, "only the gate and the required node affinity"),
     "a toleration": ({"spec": {**UNGATE, "tolerations": [*DEFAULT_TOLERATIONS, {"operator": "Exists"}]}}, "only the gate and the required node affinity"),

@@ -33,6 +33,14 @@ def kept(given: Any, found: Any) -> bool:
     return bool(given == found)
 
 
+def hub(repository: str = "org/name", **fields: Any) -> Json:
+    return {"source": {"huggingFace": {"repository": repository, **fields}}}
+
+
+def store(url: str = "s3://bucket/llama", **fields: Any) -> Json:
+    return {"source": {"objectStore": {"url": url, **fields}}}
+
+
 def path(value: str) -> Json:
     return {"source": {"hostPath": {"path": value}}}
 
@@ -75,12 +83,33 @@ ACCEPTED = {
     "every bit compared": {"source": HOST, "validation": {"mode": "Full"}},
     "what nobody can measure": prefetch(policy="Required", unknownResidency="Accept"),
     "pages that stay": prefetch(pages="Normal"),
+    "a repository": hub(),
+    "a repository with all": hub(
+        "0rg_.-x/Name.1_-",
+        revision="refs/pr/1",
+        endpoint="https://mirror:8443/hf",
+        tokenSecretRef={"name": "t", "key": "k"},
+    ),
+    "a repository of the longest name": hub("o" * 96 + "/" + "n" * 96, revision="r" * 255),
+    "a bucket": store(),
+    "a bucket with all": store(
+        endpoint="http://minio:9000", region="eu-west-1", pathStyle=True, credentialsSecretRef={"name": "keys"}
+    ),
+    "a bucket of anybody's": store("gs://bucket", anonymous=True),
+    "a container with an endpoint": store("az://container/a/b/", endpoint="https://account.blob.core.windows.net"),
+    "a web server": store("https://files.example:8443/llama/v1.0/"),
+    "a bucket with what is off": store("gs://bucket", region="", pathStyle=False),
+    "chosen files": {**hub(), "files": {"include": ["*.safetensors", "x/**"], "exclude": ["a"] * 32}},
+    "a storage class": {**hub(), "storage": {"class": "nvme-1"}},
+    "a cache": {**hub(), "storage": {"layout": "HuggingFaceCache"}},
+    "a copy of a claim": {"source": claim(), "storage": {}, "files": {"include": ["*"]}},
+    "a copy of a host path": {"source": HOST, "storage": {"class": "nvme", "layout": "Plain"}},
 }
 
 REJECTED = {
     "no source": ({}, "spec.source: Required value"),
-    "an empty source": ({"source": {}}, "exactly one of hostPath and persistentVolumeClaim must be given"),
-    "two sources": ({"source": {**HOST, **claim()}}, "exactly one of hostPath and persistentVolumeClaim must be given"),
+    "an empty source": ({"source": {}}, "exactly one of huggingFace, objectStore, persistentVolumeClaim and hostPath must be given"),
+    "two sources": ({"source": {**HOST, **claim()}}, "exactly one of huggingFace, objectStore, persistentVolumeClaim and hostPath must be given"),
     "a relative path": (path("models/x"), "must be an absolute path such as /models/llama"),
     "a path that climbs": (path("/models/../etc"), "must not hold '.' or '..' as a part"),
     "a path with a dot": (path("/models/./x"), "must not hold '.' or '..' as a part"),
@@ -141,6 +170,41 @@ REJECTED = {
         {"source": HOST, "placement": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}}},
         "should have at least 1 items",
     ),
+    "a repository and a bucket": ({"source": {**hub()["source"], **store()["source"]}}, "exactly one of huggingFace"),
+    "a repository of nobody": (hub("name"), "should match"),
+    "a repository with a climb": (hub("org/a..b"), "must not hold '--' or '..'"),
+    "a repository that splits a cache's name": (hub("org/a--b"), "must not hold '--' or '..'"),
+    "a repository that is an option": (hub("-x/y"), "should match"),
+    "a repository too long": (hub("o/" + "n" * 97), "should match"),
+    "a revision that is an option": (hub(revision="--x"), "should match"),
+    "a revision that climbs": (hub(revision="a/../b"), "must not hold '..'"),
+    "no revision": (hub(revision=""), "at least 1 chars long"),
+    "a mirror with a password": (hub(endpoint="https://me:secret@mirror"), "should match"),
+    "a mirror with a query": (hub(endpoint="https://mirror/?token=x"), "should match"),
+    "a mirror of another protocol": (hub(endpoint="ftp://mirror"), "should match"),
+    "a token without a name": (hub(tokenSecretRef={"key": "k"}), "name: Required value"),
+    "a token of a bad key": (hub(tokenSecretRef={"name": "t", "key": "../k"}), "should match"),
+    "a store of another protocol": (store("http://files/x"), "should match"),
+    "a store with a password": (store("https://me:secret@files/x"), "should match"),
+    "a store with a signature": (store("https://files/x?sig=1"), "should match"),
+    "a store with an empty part": (store("s3://bucket//x"), "should match"),
+    "a store that climbs": (store("s3://bucket/a/../b"), "must not hold '.' or '..' as a part"),
+    "a store with a control character": (store("s3://bucket/a\x01b"), "must not hold control characters"),
+    "a store too long": (store("s3://b/" + "x" * 1024), "Too long"),
+    "a region of gs": (store("gs://b", region="eu"), "region and pathStyle are for s3:// only"),
+    "a path style of az": (store("az://b", pathStyle=True), "region and pathStyle are for s3:// only"),
+    "an endpoint of https": (store("https://files/x/", endpoint="https://y"), "aren't for https://"),
+    "credentials of https": (store("https://files/x/", credentialsSecretRef={"name": "k"}), "aren't for https://"),
+    "credentials of nobody": (store(anonymous=True, credentialsSecretRef={"name": "k"}), "anonymous sends no credentials"),
+    "files of what is used in place": ({"source": HOST, "files": {"include": ["*"]}}, "files is for what is fetched"),
+    "an absolute pattern": ({**hub(), "files": {"include": ["/etc/*"]}}, "must be relative patterns"),
+    "a pattern with a control character": ({**hub(), "files": {"exclude": ["a\nb"]}}, "must be relative patterns"),
+    "an empty pattern": ({**hub(), "files": {"include": [""]}}, "at least 1 chars long"),
+    "too many patterns": ({**hub(), "files": {"include": ["a"] * 33}}, "must have at most 32 items"),
+    "a cache of a bucket": ({**store(), "storage": {"layout": "HuggingFaceCache"}}, "needs source.huggingFace"),
+    "a cache of a claim": ({"source": claim(), "storage": {"layout": "HuggingFaceCache"}}, "needs source.huggingFace"),
+    "another layout": ({**hub(), "storage": {"layout": "Zip"}}, "Unsupported value"),
+    "a storage class that is a path": ({**hub(), "storage": {"class": "a/b"}}, "should match"),
     "an unknown field": ({"source": HOST, "prefech": {}}, 'unknown field "spec.prefech"'),
     "a spec that is text": ("x", "spec"),
 }  # fmt: skip
@@ -191,6 +255,23 @@ def test_defaults_are_filled_in(admin: Kube, namespace: str) -> None:
     }
 
 
+def test_defaults_of_fetched_sources_are_filled_in(admin: Kube, namespace: str) -> None:
+    token = {"tokenSecretRef": {"name": "t"}}
+    found = dry_run(admin, namespace, {**hub(**token), "storage": {}})["spec"]
+    assert found["source"]["huggingFace"] == {
+        "repository": "org/name",
+        "revision": "main",
+        "tokenSecretRef": {"name": "t", "key": "token"},
+    }
+    assert found["storage"] == {"layout": "Plain"}
+    assert "files" not in found
+    assert dry_run(admin, namespace, store())["spec"]["source"]["objectStore"] == {
+        "url": "s3://bucket/llama",
+        "pathStyle": False,
+        "anonymous": False,
+    }
+
+
 def test_an_unknown_field_is_pruned_where_validation_is_not_strict(admin: Kube, namespace: str) -> None:
     spec = {"source": HOST, "prefech": {"numThreads": 1}}
     found = dry_run(admin, namespace, spec, query="dryRun=All&fieldValidation=Ignore")
@@ -227,9 +308,19 @@ def test_the_status_is_a_subresource_and_is_kept_as_declared(server: ApiServer, 
     }  # fmt: skip
     status = {
         "observedGeneration": 1,
-        "published": {"manifestDigest": f"sha256:{'a' * 64}", "sizeBytes": 2**40},
+        "source": {"digest": "0123456789", "revision": "c" * 40, "described": "hf://org/name"},
+        "published": {"manifestDigest": f"sha256:{'a' * 64}", "sizeBytes": 2**40, "revision": "c" * 40},
         "summary": {"desired": 2, "ready": 2, "readyRatio": "2/2", "size": "1Ti"},
-        "nodes": {"node.a": {"state": "Ready", "bootID": "b", "loadSeconds": 1.5, "residentBytes": 2**40}},
+        "nodes": {
+            "node.a": {
+                "state": "Ready",
+                "bootID": "b",
+                "loadSeconds": 1.5,
+                "residentBytes": 2**40,
+                "fetchSeconds": 2.5,
+                "fetchedBytes": 2**40,
+            }
+        },
         "conditions": [condition],
     }
     admin.patch(f"{where}/status", {"status": {**status, "unknownField": 1}, "spec": {"suspend": True}})

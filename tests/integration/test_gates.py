@@ -52,6 +52,7 @@ def test_the_gate_opens_only_after_available_and_towards_the_label(team: Team) -
     lifted = pod(team)
     assert gates(team) == ["example.com/quota"]
     assert lifted["metadata"]["annotations"][names.DIGEST_ANNOTATION] == DIGEST
+    assert lifted["metadata"]["annotations"][names.PATH_ANNOTATION] == "/models/llama"
     required = lifted["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     [(key, value)] = team.staged_labels("a").items()
     expression = {"key": key, "operator": "In", "values": [value]}

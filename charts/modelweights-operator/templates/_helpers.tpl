@@ -26,6 +26,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- join "," $features -}}
 {{- end -}}
 
+{{/* Folders on the nodes that the loader writes into: roots of hostPath sources and of storage classes, with a : between. */}}
+{{- define "modelweights.roots" -}}
+{{- $roots := .Values.hostPathRoots -}}
+{{- range (.Values.storage).classes }}{{ if .root }}{{ $roots = append $roots .root }}{{ end }}{{ end -}}
+{{- $roots | uniq | join ":" -}}
+{{- end -}}
+
 {{/* An image by its digest where there is one. Takes a list: the image's values, the root context. */}}
 {{- define "modelweights.image" -}}
 {{- $image := index . 0 -}}

@@ -5,12 +5,17 @@ nowhere else. The models are frozen; unknown fields are ignored, since an object
 version. It holds only fields that do something.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field, model_validator
 
+from modelweights_operator.api.base import Model, rules
 from modelweights_operator.api.quantity import to_bytes
+from modelweights_operator.api.sources import (
+    Files,
+    Source,
+    Storage,
+)
 
 GROUP: Final = "modelweights.io"
 VERSION: Final = "v1alpha1"
@@ -34,6 +39,11 @@ _ONLY_FASTSAFETENSORS: Final = "above 1 needs loadFormat fastsafetensors: safete
 MAX_NODES: Final = 2000
 """More nodes than this would take the object past what etcd and watchers bear: it stalls with the advice to split."""
 
+_ONLY_FETCHED: Final = (
+    "files is for what is fetched: a huggingFace or objectStore source, or a copy that storage asks for"
+)
+_ONLY_HUGGING_FACE: Final = "storage.layout HuggingFaceCache needs source.huggingFace: others have no repository's name"
+
 _BYTES: Final = "(type(self) == int ? self : quantity(self).asInteger())"
 """CEL for the bytes of a field that is an integer or a quantity."""
 
@@ -43,94 +53,10 @@ _DIGEST: Final = r"^(sha256:[0-9a-f]{64})?$"
 GPU_NODE_LABEL: Final = "nvidia.com/gpu.present"
 
 
-def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
-    """CEL rules with their messages, as the schema's `x-kubernetes-validations`."""
-    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in pairs]}
-
-
-NO_CONTROL_CHARACTERS: Final = ("!self.matches('[\\\\x00-\\\\x1f\\\\x7f]')", "must not hold control characters")
-"""A rule for paths: such a character comes of a slip, and a NUL ends the path for the kernel."""
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
-
-
 # --- spec -----------------------------------------------------------------------------------------------------------
 
 
-class HostPathSource(_Model):
-    """A checkpoint that is on the nodes' disks already; nothing is fetched."""
-
-    path: str = Field(
-        min_length=2,
-        max_length=1024,
-        description=(
-            "Absolute path of the checkpoint's folder on each node. It must lie below one of the roots that the "
-            "administrator allows (the chart's value hostPathRoots)."
-        ),
-        json_schema_extra=rules(
-            ("self.startsWith('/')", "must be an absolute path such as /models/llama"),
-            (
-                "!self.split('/').exists(part, part == '..' || part == '.')",
-                "must not hold '.' or '..' as a part: write the path out",
-            ),
-            ("!self.contains('//')", "must not hold '//'"),
-            NO_CONTROL_CHARACTERS,
-        ),
-    )
-
-
-class PersistentVolumeClaimSource(_Model):
-    """A checkpoint in a claim of the same namespace: mounted read-only, nothing is fetched."""
-
-    claim_name: str = Field(
-        min_length=1,
-        max_length=253,
-        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-        description="Name of a PersistentVolumeClaim in the namespace of the ModelWeights.",
-    )
-    path: str = Field(
-        default="",
-        max_length=1024,
-        description="Folder of the checkpoint inside the volume; empty means the volume's root.",
-        json_schema_extra=rules(
-            ("!self.startsWith('/')", "must be relative to the volume's root: leave out the leading '/'"),
-            (
-                "!self.split('/').exists(part, part == '..' || part == '.')",
-                "must not hold '.' or '..' as a part: write the path out",
-            ),
-            NO_CONTROL_CHARACTERS,
-        ),
-    )
-
-
-class Source(_Model):
-    """Where the checkpoint comes from: exactly one of the fields."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "[has(self.hostPath), has(self.persistentVolumeClaim)].filter(given, given).size() == 1",
-                "exactly one of hostPath and persistentVolumeClaim must be given",
-            ),
-        ),
-    )
-
-    host_path: HostPathSource | None = Field(default=None, description="A folder on the disks of the nodes.")
-    persistent_volume_claim: PersistentVolumeClaimSource | None = Field(
-        default=None,
-        description="A claim that the selected nodes can mount, such as one on a shared file system.",
-    )
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> "Source":
-        if (self.host_path is None) == (self.persistent_volume_claim is None):
-            raise ValueError("exactly one of hostPath and persistentVolumeClaim must be given")
-        return self
-
-
-class Toleration(_Model):
+class Toleration(Model):
     """A toleration as pods have it."""
 
     model_config = ConfigDict(
@@ -155,7 +81,7 @@ class Toleration(_Model):
     )
 
 
-class NodeSelectorRequirement(_Model):
+class NodeSelectorRequirement(Model):
     """One requirement on a node's labels or fields."""
 
     key: str = Field(min_length=1, max_length=317, description="Key of the label, or metadata.name in matchFields.")
@@ -167,7 +93,7 @@ class NodeSelectorRequirement(_Model):
     )
 
 
-class NodeSelectorTerm(_Model):
+class NodeSelectorTerm(Model):
     """Requirements that must all hold; an empty term selects nothing."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = Field(
@@ -178,7 +104,7 @@ class NodeSelectorTerm(_Model):
     )
 
 
-class NodeSelector(_Model):
+class NodeSelector(Model):
     """Terms of which at least one must hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = Field(
@@ -186,7 +112,7 @@ class NodeSelector(_Model):
     )
 
 
-class NodeAffinity(_Model):
+class NodeAffinity(Model):
     """Node affinity; only the required kind means something for staging."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = Field(
@@ -194,13 +120,13 @@ class NodeAffinity(_Model):
     )
 
 
-class Affinity(_Model):
+class Affinity(Model):
     """Affinity as pods have it; only nodeAffinity."""
 
     node_affinity: NodeAffinity | None = Field(default=None, description="Which nodes are staged, beside nodeSelector.")
 
 
-class Placement(_Model):
+class Placement(Model):
     """Which nodes are staged, how many at a time, and how many make it available."""
 
     node_selector: dict[
@@ -231,7 +157,7 @@ class Placement(_Model):
     )
 
 
-class Prefetch(_Model):
+class Prefetch(Model):
     """How the checkpoint is read into the page cache of a node."""
 
     model_config = ConfigDict(
@@ -303,7 +229,7 @@ class Prefetch(_Model):
         return self
 
 
-class Engine(_Model):
+class Engine(Model):
     """Settings of the engine's loader under which the load is proven, and which are then published."""
 
     model_config = ConfigDict(
@@ -364,7 +290,7 @@ class Engine(_Model):
         return self
 
 
-class Validation(_Model):
+class Validation(Model):
     """How a node proves that the checkpoint loads."""
 
     model_config = ConfigDict(
@@ -401,13 +327,13 @@ class Validation(_Model):
         return self
 
 
-class LocalObjectReference(_Model):
+class LocalObjectReference(Model):
     """The name of an object of the same namespace."""
 
     name: str = Field(min_length=1, max_length=253, description="Name of the object.")
 
 
-class EnvVar(_Model):
+class EnvVar(Model):
     """An environment variable with a plain value."""
 
     name: str = Field(
@@ -431,7 +357,7 @@ class EnvVar(_Model):
         return self
 
 
-class Resources(_Model):
+class Resources(Model):
     """Requests and limits as containers have them."""
 
     requests: dict[str, int | str] = Field(
@@ -447,7 +373,7 @@ class Resources(_Model):
     )
 
 
-class Staging(_Model):
+class Staging(Model):
     """What the staging pods need to be let in."""
 
     model_config = ConfigDict(
@@ -492,10 +418,36 @@ class Staging(_Model):
     )
 
 
-class Spec(_Model):
+class Spec(Model):
     """What is to be staged, where and how."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "!has(self.files) || has(self.storage) || has(self.source.huggingFace) || has(self.source.objectStore)",
+                _ONLY_FETCHED,
+            ),
+            (
+                (
+                    "!has(self.storage) || !has(self.storage.layout) || self.storage.layout == 'Plain' || "
+                    "has(self.source.huggingFace)"
+                ),
+                _ONLY_HUGGING_FACE,
+            ),
+        ),
+    )
+
     source: Source = Field(description="Where the checkpoint comes from.")
+    files: Files | None = Field(
+        default=None, description="Which files are fetched; default: what an engine would read."
+    )
+    storage: Storage | None = Field(
+        default=None,
+        description=(
+            "Where fetched files go. With hostPath and persistentVolumeClaim it asks for a copy on each node; without it "
+            "these are used in place."
+        ),
+    )
     placement: Placement = Field(default_factory=Placement, description="Which nodes are staged.")
     prefetch: Prefetch = Field(default_factory=Prefetch, description="How it is read into the page cache.")
     validation: Validation = Field(default_factory=Validation, description="How a node proves that it loads.")
@@ -504,11 +456,24 @@ class Spec(_Model):
         default=False, description="True starts no further staging; what runs and what is staged stays."
     )
 
+    @property
+    def is_fetched(self) -> bool:
+        """Whether files are copied to the nodes, rather than used where they are."""
+        return self.storage is not None or self.source.hugging_face is not None or self.source.object_store is not None
+
+    @model_validator(mode="after")
+    def _fitting(self) -> "Spec":
+        if self.files is not None and not self.is_fetched:
+            raise ValueError(_ONLY_FETCHED)
+        if self.storage is not None and self.storage.layout != "Plain" and self.source.hugging_face is None:
+            raise ValueError(_ONLY_HUGGING_FACE)
+        return self
+
 
 # --- status ---------------------------------------------------------------------------------------------------------
 
 
-class Condition(_Model):
+class Condition(Model):
     """A condition as in metav1."""
 
     type: str = Field(max_length=316, description="Available, Ready, Reconciling or Stalled.")
@@ -521,7 +486,7 @@ class Condition(_Model):
     )
 
 
-class ProvenEngine(_Model):
+class ProvenEngine(Model):
     """Settings of the engine's loader under which a node loaded the checkpoint."""
 
     # Written as a whole, as it was proven as a whole; nothing has a default, since defaults are left out of the status.
@@ -536,7 +501,7 @@ class ProvenEngine(_Model):
     staging_digest: str = Field(max_length=16, description="Short hash of what was staged and how when it was proven.")
 
 
-class Revision(_Model):
+class Revision(Model):
     """A checkpoint that nodes hold."""
 
     manifest_digest: str = Field(
@@ -545,6 +510,9 @@ class Revision(_Model):
         description="sha256 over the names, sizes and hashes of the files.",
     )
     path: str = Field(default="", max_length=2100, description="Where a pod finds it: what MODEL_PATH says.")
+    revision: str = Field(
+        default="", max_length=80, description="Of a fetched source: the commit, or the digest of what was listed."
+    )
     file_count: int = Field(default=0, ge=0, description="Number of files.")
     size_bytes: int = Field(default=0, ge=0, description="Bytes of all files.", json_schema_extra={"format": "int64"})
     tensor_count: int = Field(default=0, ge=0, description="Number of tensors.")
@@ -558,7 +526,7 @@ class Revision(_Model):
     )
 
 
-class Summary(_Model):
+class Summary(Model):
     """Counts of nodes."""
 
     desired: int = Field(default=0, ge=0, description="Nodes that are to hold the checkpoint.")
@@ -569,7 +537,7 @@ class Summary(_Model):
     size: str = Field(default="", max_length=16, description="Size of the published checkpoint, for people.")
 
 
-class NodeStatus(_Model):
+class NodeStatus(Model):
     """What is known of one node."""
 
     # Written as a whole: managed fields then track the entry and not each of its fields.
@@ -601,15 +569,37 @@ class NodeStatus(_Model):
         default=0, ge=0, description="Rate of the prefetch.", json_schema_extra={"format": "int64"}
     )
     load_seconds: float = Field(default=0, ge=0, description="Time that ParallelLoader took for all shards.")
+    fetch_seconds: float = Field(
+        default=0, ge=0, description="Time that fetching took; left out when all was there already."
+    )
+    fetched_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Bytes that came over the network; left out when all was there already.",
+        json_schema_extra={"format": "int64"},
+    )
     last_transition_time: str = Field(
         default="", description="When state last changed.", json_schema_extra={"format": "date-time"}
     )
 
 
-class Status(_Model):
+class SourceStatus(Model):
+    """What a fetched source was resolved to: all nodes are given this revision."""
+
+    digest: str = Field(max_length=16, description="Short hash of the source that this belongs to.")
+    revision: str = Field(
+        max_length=80, description="The commit; for sources that have none a digest of what was listed."
+    )
+    described: str = Field(default="", max_length=512, description="Source and revision in words.")
+
+
+class Status(Model):
     """What the operator observed. It alone writes here."""
 
     observed_generation: int = Field(default=0, ge=0, description="The generation of the spec that this speaks of.")
+    source: SourceStatus | None = Field(
+        default=None, description="The revision of a fetched source that is staged; none until the first node found it."
+    )
     published: Revision | None = Field(default=None, description="The checkpoint that pods may start with.")
     candidate: Revision | None = Field(
         default=None, description="What nodes have proven that isn't published: on too few nodes as yet."
@@ -626,7 +616,7 @@ class Status(_Model):
     )
 
 
-class ModelWeights(_Model):
+class ModelWeights(Model):
     """A checkpoint of a model, staged on nodes before the pods that need it start."""
 
     spec: Spec = Field(description="What is to be staged, where and how.")

@@ -22,7 +22,6 @@ STAGING: Final = "Staging"
 STAGING_FAILED: Final = "StagingFailed"
 SUSPENDED: Final = "Suspended"
 INVALID_SPEC: Final = "InvalidSpec"
-PATH_NOT_ALLOWED: Final = "PathNotAllowed"
 CONFIG_MAP_CONFLICT: Final = "ConfigMapConflict"
 WRITE_REFUSED: Final = "WriteRefused"
 

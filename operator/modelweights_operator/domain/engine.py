@@ -4,8 +4,8 @@ report of a node -> Revision.engine (the first one under a spec) -> ConfigMap
 """
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import names
-from modelweights_operator.domain.manifests import Manifest, owner_reference, published_path
+from modelweights_operator.domain import names, storage
+from modelweights_operator.domain.manifests import Manifest, owner_reference
 from modelweights_operator.domain.reports import Report
 from modelweights_operator.domain.snapshot import Owner
 
@@ -24,7 +24,7 @@ def advance(known: api.ProvenEngine | None, spec: api.Spec, report: Report | Non
     return api.ProvenEngine(**report.engine.model_dump(), staging_digest=digest)
 
 
-def settings(spec: api.Spec, proven: api.ProvenEngine | None) -> dict[str, str]:
+def settings(spec: api.Spec, proven: api.ProvenEngine | None, path: str = "") -> dict[str, str]:
     """What engines need so that the staging counts.
 
     The names in capitals are meant for `envFrom`, the files for the engines' own `--config`. fastsafetensors opens with
@@ -33,6 +33,7 @@ def settings(spec: api.Spec, proven: api.ProvenEngine | None) -> dict[str, str]:
     Args:
         spec: Says what to publish where nothing was loaded.
         proven: The settings under which the load was proven.
+        path: Where the checkpoint lies; inside a claim it depends on where that is mounted, so nothing is said of it.
     """
     asked = spec.validation.engine
     load_format = proven.load_format if proven else asked.load_format
@@ -46,8 +47,13 @@ def settings(spec: api.Spec, proven: api.ProvenEngine | None) -> dict[str, str]:
     if load_format == "fastsafetensors":
         gds = "true" if proven and not proven.nogds else "false"
         found["sglang-config.yaml"] += f"model-loader-extra-config: '{{\"enable_gds\": {gds}}}'\n"
-    if spec.source.host_path is not None:
-        found["MODEL_PATH"] = published_path(spec)
+    on_node = path.startswith("/")
+    if on_node:
+        found["MODEL_PATH"] = path
+    if spec.storage is not None and spec.storage.layout == "HuggingFaceCache":
+        found["HF_HUB_OFFLINE"] = "1"
+        if on_node:
+            found["HF_HUB_CACHE"] = storage.cache_folder(path)
     return found
 
 
@@ -63,5 +69,5 @@ def config_map(owner: Owner, spec: api.Spec, published: api.Revision) -> Manifes
             "annotations": {names.DIGEST_ANNOTATION: published.manifest_digest},
             "ownerReferences": [owner_reference(owner)],
         },
-        "data": settings(spec, published.engine),
+        "data": settings(spec, published.engine, published.path),
     }

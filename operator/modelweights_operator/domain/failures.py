@@ -8,11 +8,17 @@ from modelweights_operator.domain.manifests import PERMANENT_EXIT_CODES
 from modelweights_operator.domain.snapshot import ContainerState, StagingJob, StagingPod
 
 FIRST_BACKOFF_SECONDS: Final = 10
+MENDED_BACKOFF_SECONDS: Final = 60
+"""After a failure that somebody mends elsewhere, in a Secret or at the source, of which nothing tells us: short enough to
+wait for after the mend, long enough to be no burden for the source."""
 LONG_BACKOFF_SECONDS: Final = 600
 """After a failure that no repetition mends, or the sixth of any kind: someone has to act, and needn't tell us."""
 MAX_QUICK_ATTEMPTS: Final = 5
 OUT_OF_MEMORY_EXIT_CODE: Final = 137
 
+SOURCE_CHANGED: Final = "SourceChanged"
+MENDED_ELSEWHERE: Final = frozenset({"SecretMissing", "UnknownCredential", "Unauthorized", "Gated", "Forbidden"})
+"""The loader's reasons that call for a Secret or for rights, and for no change of the spec."""
 IMAGE_PULL_FAILED: Final = "ImagePullFailed"
 _IMAGE_REASONS: Final = frozenset(
     {
@@ -25,7 +31,17 @@ _IMAGE_REASONS: Final = frozenset(
     }
 )
 _CREATE_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-_STEP_REASONS: Final = {"prefetch": "Prefetching", "validate": "Validating", "tune": "Tuning", "report": "Reporting"}
+_STEP_REASONS: Final = {
+    "fetch": "Fetching",
+    "prefetch": "Prefetching",
+    "validate": "Validating",
+    "tune": "Tuning",
+    "report": "Reporting",
+}
+_CHANGED_HINT: Final = (
+    "; nodes that are staged keep what they have. Put the files back; or change spec.source (a folder or revision of its "
+    "own for each version is best); or delete and create the ModelWeights to stage what is there now"
+)
 
 
 @dataclass(frozen=True)
@@ -47,16 +63,24 @@ class Progress:
     silent: bool = False
 
 
-def backoff_seconds(exit_code: int, attempts: int) -> float:
+def backoff_seconds(exit_code: int, attempts: int, reason: str = "") -> float:
     """Time from a failure to the next attempt.
 
     Args:
         exit_code: The loader's, which says whether a repetition can help.
         attempts: Failures in a row, at least 1.
+        reason: The loader's.
     """
+    if reason in MENDED_ELSEWHERE:
+        return MENDED_BACKOFF_SECONDS
     if exit_code in (*PERMANENT_EXIT_CODES, OUT_OF_MEMORY_EXIT_CODE) or attempts > MAX_QUICK_ATTEMPTS:
         return LONG_BACKOFF_SECONDS
     return float(FIRST_BACKOFF_SECONDS * 2 ** max(attempts - 1, 0))
+
+
+def needs_someone(exit_code: int, attempts: int, reason: str) -> bool:
+    """Whether nothing moves until somebody acts, as far as one can tell."""
+    return reason in MENDED_ELSEWHERE or backoff_seconds(exit_code, attempts) >= LONG_BACKOFF_SECONDS
 
 
 def final_report(job: StagingJob) -> str:
@@ -66,6 +90,15 @@ def final_report(job: StagingJob) -> str:
             if container.name == "report" and container.exit_code == 0:
                 return container.message
     return ""
+
+
+def step_report(job: StagingJob, step: str) -> str:
+    """The termination message of a step that ended well, of the youngest pod that there is; "" without one."""
+    if not job.pods:
+        return ""
+    pod = max(job.pods, key=lambda pod: pod.created_at)
+    ended = (each.message for each in pod.containers if each.name == step and each.exit_code == 0)
+    return next(ended, "")
 
 
 def failed_report(job: StagingJob) -> str:
@@ -78,7 +111,8 @@ def describe(job: StagingJob, text: str) -> Failure:
     """Why a failed Job failed: by the loader's report, else the kubelet's words, else the Job's."""
     report = reports.parse(text)
     if report is not None and report.reason:
-        return Failure(report.reason, report.message, report.exit_code)
+        pinned = report.reason == SOURCE_CHANGED and report.exit_code in PERMANENT_EXIT_CODES
+        return Failure(report.reason, report.message + (_CHANGED_HINT if pinned else ""), report.exit_code)
     failed = _failed_container(job)
     if failed is not None and failed.terminated_reason == "OOMKilled":
         return Failure(

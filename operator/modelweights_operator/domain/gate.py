@@ -50,6 +50,7 @@ class StagedModel:
         uid: Its UID, of which the node label is made.
         available: Whether its Available condition, as written to the API, is True for its present UID.
         digest: Digest of the published checkpoint, "" for none.
+        path: Where it lies, "" where that isn't known.
         holders: Names of the nodes whose label says that they hold it, each with its hostname label.
     """
 
@@ -57,6 +58,7 @@ class StagedModel:
     available: bool
     digest: str
     holders: Mapping[str, str]
+    path: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ def _by_hostname(staged: list[StagedModel]) -> list[dict[str, Any]]:
 
 
 def _patch(pod: GatedPod, staged: list[StagedModel], expressions: list[dict[str, Any]]) -> dict[str, Any]:
-    """Gate, affinity and annotation in one, bound to the version of the pod on which it was decided.
+    """Gate, affinity and annotations in one, bound to the version of the pod on which it was decided.
 
     The gate goes by its name: an index could be another controller's by now.
     """
@@ -201,7 +203,10 @@ def _patch(pod: GatedPod, staged: list[StagedModel], expressions: list[dict[str,
         "metadata": {
             "uid": pod.uid,
             "resourceVersion": pod.resource_version,
-            "annotations": {names.DIGEST_ANNOTATION: ",".join(model.digest for model in staged)},
+            "annotations": {
+                names.DIGEST_ANNOTATION: ",".join(model.digest for model in staged),
+                names.PATH_ANNOTATION: ",".join(model.path for model in staged),
+            },
         },
         "spec": spec,
     }

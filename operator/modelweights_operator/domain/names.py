@@ -27,13 +27,21 @@ ROUND_ANNOTATION: Final = f"{PREFIX}/round"
 IMAGE_ANNOTATION: Final = f"{PREFIX}/image"
 """What the pod was asked to run; admission may have put another registry in front of it."""
 RESULT_ANNOTATION: Final = f"{PREFIX}/result"
+# Of those that fetch, too.
+SOURCE_DIGEST_ANNOTATION: Final = f"{PREFIX}/source-digest"
+REVISION_ANNOTATION: Final = f"{PREFIX}/revision"
+"""The revision that the Job was given; without it, it is the one that finds out."""
+SOURCE_HOST_ANNOTATION: Final = f"{PREFIX}/source-host"
 
 # What waiting pods carry, and what is put on nodes.
 GATE: Final = f"{PREFIX}/staged"
 REQUIRE_ANNOTATION: Final = f"{PREFIX}/require"
 DIGEST_ANNOTATION: Final = f"{PREFIX}/digest"
+PATH_ANNOTATION: Final = f"{PREFIX}/path"
 NODE_LABEL_PREFIX: Final = f"staged.{PREFIX}/"
 
+_CREDENTIALS: Final = frozenset({"tokenSecretRef", "credentialsSecretRef", "anonymous"})
+"""How one gets at a source changes nothing of what is there."""
 _SHORT_HASH: Final = 10
 _LABEL_DIGEST: Final = 40
 _JOB_NAME_LIMIT: Final = 52
@@ -53,13 +61,31 @@ def staging_digest(spec: Spec) -> str:
     """
     given = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     validation = {key: value for key, value in given.get("validation", {}).items() if key != "timeoutSeconds"}
-    staged = {
-        "source": given["source"],
+    staged: dict[str, Any] = {
+        "source": _without_credentials(given["source"]),
         # 16Mi and 16777216 are the same.
         "prefetch": {**given.get("prefetch", {}), "blockSize": spec.prefetch.block_bytes},
         "validation": validation,
     }
+    if spec.is_fetched:
+        # Left out where nothing is fetched, so that a version which knew nothing of it gave the same hash.
+        staged["files"] = given.get("files", {})
+        staged["storage"] = given.get("storage", {})
+        staged["fetched"] = True
     return short_hash(json.dumps(staged, sort_keys=True))
+
+
+def source_digest(spec: Spec) -> str:
+    """Hash of what a revision belongs to: the source alone, whichever of its files are taken and wherever they go."""
+    given = spec.source.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return short_hash(json.dumps(_without_credentials(given), sort_keys=True))
+
+
+def _without_credentials(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        kind: {key: value for key, value in fields.items() if key not in _CREDENTIALS}
+        for kind, fields in source.items()
+    }
 
 
 def job_name(owner_name: str, *identity: str) -> str:
@@ -67,7 +93,7 @@ def job_name(owner_name: str, *identity: str) -> str:
 
     Args:
         owner_name: Name of the ModelWeights, up to 253 characters and with dots.
-        identity: UID of the ModelWeights, UID of the node, staging digest, boot ID, round.
+        identity: UID of the ModelWeights, UID of the node, staging digest, boot ID, round; then the revision, if given one.
     """
     suffix = short_hash(*identity, length=12)
     readable = owner_name.replace(".", "-")[: _JOB_NAME_LIMIT - len("stage--") - len(suffix)].rstrip("-")

@@ -11,8 +11,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import conditions, engine, manifests, names, placement, policies, revisions
+from modelweights_operator.domain import (
+    admission,
+    conditions,
+    engine,
+    manifests,
+    names,
+    placement,
+    policies,
+    resolution,
+    revisions,
+    storage,
+)
 from modelweights_operator.domain.conditions import Assessment, Trouble
+from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.sizes import human_bytes
 from modelweights_operator.domain.snapshot import Node, Snapshot
 
@@ -61,30 +73,37 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
         return _stopped(snapshot, problem, now)
     spec = snapshot.owner.spec
     assert spec is not None  # noqa: S101 - a missing spec is a problem, answered above
-    decisions = _decisions(snapshot, spec, targets, now)
+    resolved = resolution.resolve(spec, snapshot.owner.status, snapshot.jobs)
+    decisions = _decisions(snapshot, spec, targets, resolved, now)
     entries = {name: decision.entry for name, decision in decisions.items()}
     wanted = revisions.wanted_digest(snapshot.owner.status.published, entries.values())
     entries = {name: revisions.compare(entry, wanted, now) for name, entry in entries.items()}
-    created, entries = _admit(snapshot, spec, targets, decisions, entries)
+    admitted = admission.admit(snapshot, spec, targets, decisions, entries, resolved)
+    entries = admitted.entries
     reports = [decision.report for decision in decisions.values() if decision.report]
     published, candidate = revisions.advance(
-        snapshot.owner.status, spec, ready=_ready_count(entries), wanted=wanted, reports=reports, now=now
+        snapshot.owner.status,
+        spec,
+        where=_place(snapshot, spec, entries, wanted, resolved),
+        ready=_ready_count(entries),
+        wanted=wanted,
+        reports=reports,
+        now=now,
     )
     holding = _holders(snapshot, entries)
     facts = _assess(snapshot, spec, decisions, entries, published, holding)
-    status = _status(snapshot, facts, published, entries, now).model_copy(update={"candidate": candidate})
+    status = _status(snapshot, facts, published, entries, now).model_copy(
+        update={"candidate": candidate, "source": resolved.source}
+    )
     plan = Plan(
         status=status,
         delete_jobs=_jobs_to_delete(snapshot, decisions),
-        create_jobs=created,
+        create_jobs=tuple(admitted.created),
         record_results=dict(decision.record for decision in decisions.values() if decision.record),
         label_nodes=_labels(snapshot, holding),
         config_map=_config_map(snapshot, spec, published, entries),
         finished_jobs=tuple(name for decision in decisions.values() for name in decision.finished_jobs),
-        again_after_seconds=min(
-            (decision.again_after_seconds for decision in decisions.values() if decision.again_after_seconds),
-            default=None,
-        ),
+        again_after_seconds=_again(decisions, admitted.again_after_seconds),
     )
     return replace(plan, events=_events(snapshot, status))
 
@@ -110,9 +129,9 @@ def _problem(snapshot: Snapshot, targets: tuple[Node, ...]) -> tuple[str, str] |
     if spec is None:
         return conditions.INVALID_SPEC, snapshot.owner.invalid
     try:
-        manifests.locate(spec, snapshot.policy)
-    except ValueError as error:
-        return conditions.PATH_NOT_ALLOWED, str(error)
+        storage.locate(snapshot.owner, spec, snapshot.policy)
+    except storage.LocationError as error:
+        return error.reason, str(error)
     if len(targets) > api.MAX_NODES:
         message = f"{len(targets)} nodes are selected, at most {api.MAX_NODES} fit one object: split it by nodeSelector"
         return conditions.TOO_MANY_NODES, message
@@ -131,7 +150,7 @@ def _stopped(snapshot: Snapshot, problem: tuple[str, str], now: datetime) -> Pla
         min_available=snapshot.owner.spec.placement.min_available_nodes if snapshot.owner.spec else 1,
         published=published.manifest_digest if published else "",
     )
-    new = _status(snapshot, facts, published, status.nodes, now)
+    new = _status(snapshot, facts, published, status.nodes, now).model_copy(update={"source": status.source})
     jobs = tuple(job.name for job in snapshot.jobs if not job.deleting)
     labels = _labels(snapshot, holding)
     return Plan(status=new, delete_jobs=jobs, label_nodes=labels, events=_events(snapshot, new))
@@ -144,9 +163,11 @@ def _decisions(
     snapshot: Snapshot,
     spec: api.Spec,
     targets: tuple[Node, ...],
+    resolved: Resolution,
     now: datetime,
 ) -> dict[str, policies.NodeDecision]:
     digest = names.staging_digest(spec)
+    foreign = frozenset(job.name for job in snapshot.jobs if not resolved.matches(job))
     return {
         node.name: policies.decide(
             policies.NodeContext(
@@ -158,6 +179,8 @@ def _decisions(
                 now=now,
                 refusal=snapshot.refusals.get(node.name, ""),
                 loader_image=snapshot.policy.loader_image,
+                foreign_jobs=foreign,
+                unresolved=resolved.needed and resolved.source is None,
             )
         )
         for node in targets
@@ -171,28 +194,23 @@ def _jobs_to_delete(snapshot: Snapshot, decisions: Mapping[str, policies.NodeDec
     return (*decided, *orphans)
 
 
-def _admit(
+def _again(decisions: Mapping[str, policies.NodeDecision], admission_seconds: float | None) -> float | None:
+    """The next time at which a node, or one that waits for its turn, wants to be looked at."""
+    times = [admission_seconds, *(decision.again_after_seconds for decision in decisions.values())]
+    return min((seconds for seconds in times if seconds), default=None)
+
+
+def _place(
     snapshot: Snapshot,
     spec: api.Spec,
-    targets: tuple[Node, ...],
-    decisions: Mapping[str, policies.NodeDecision],
-    entries: dict[str, api.NodeStatus],
-) -> tuple[tuple[manifests.Manifest, ...], dict[str, api.NodeStatus]]:
-    """Give the free places to the nodes that want one, in the order of their names."""
-    free = spec.placement.max_concurrent_nodes - sum(decision.active for decision in decisions.values())
-    created, admitted = [], dict(entries)
-    for node in targets:
-        attempt = decisions[node.name].wants_job
-        if attempt is None:
-            continue
-        if free <= 0:
-            text = f"waits for its turn: maxConcurrentNodes is {spec.placement.max_concurrent_nodes}"
-            admitted[node.name] = entries[node.name].model_copy(update={"message": text})
-            continue
-        free -= 1
-        created.append(manifests.staging_job(snapshot.owner, spec, node, attempt=attempt, policy=snapshot.policy))
-        admitted[node.name] = entries[node.name].model_copy(update={"state": "Staging", "reason": "Starting"})
-    return tuple(created), admitted
+    entries: Mapping[str, api.NodeStatus],
+    wanted: str,
+    resolved: Resolution,
+) -> revisions.Place:
+    path = storage.published_path(
+        snapshot.owner, spec, snapshot.policy, manifest_digest=wanted, revision=resolved.revision
+    )
+    return revisions.Place(path, resolved.revision, everywhere=_ready_count(entries) == len(entries))
 
 
 def _holders(snapshot: Snapshot, entries: Mapping[str, api.NodeStatus]) -> dict[str, str]:

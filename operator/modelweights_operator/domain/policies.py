@@ -33,7 +33,8 @@ class NodeContext:
     """All that the decision about one node depends on.
 
     `entry` is what the status says of it so far, `refusal` why the API server refused its Job a moment ago,
-    `loader_image` with what a Job would be made now.
+    `loader_image` with what a Job would be made now, `foreign_jobs` the Jobs that fetch another revision than is wanted.
+    `unresolved`: the source's revision is needed and not known, not even by these Jobs.
     """
 
     node: Node
@@ -44,6 +45,8 @@ class NodeContext:
     now: datetime
     refusal: str = ""
     loader_image: str = ""
+    foreign_jobs: frozenset[str] = frozenset()
+    unresolved: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,13 +101,14 @@ def decide(context: NodeContext) -> NodeDecision:
 
 
 def _split(context: NodeContext) -> tuple[list[StagingJob], list[StagingJob]]:
-    """Jobs of another spec, boot or incarnation of the node, and those that count, the latest round first."""
+    """Jobs of another spec, revision, boot or incarnation of the node, and those that count, the latest round first."""
     current = [
         job
         for job in context.jobs
         if job.staging_digest == context.staging_digest
         and job.boot_id == context.node.boot_id
         and job.node_uid == context.node.uid
+        and job.name not in context.foreign_jobs
     ]
     current.sort(key=lambda job: job.round, reverse=True)
     return [job for job in context.jobs if job not in current], current
@@ -159,9 +163,9 @@ def _by_job(context: NodeContext, current: list[StagingJob]) -> NodeDecision | N
 
 
 def _completed(context: NodeContext, job: StagingJob) -> NodeDecision:
-    text = job.result or failures.final_report(job)
+    text = job.result or reports.join(failures.final_report(job), failures.step_report(job, "fetch"))
     report = reports.parse(text)
-    if report is None or not report.manifest_digest:
+    if report is None or not report.manifest_digest or context.unresolved:
         # The pod was collected before its report was read: what is staged is still there, so this costs seconds.
         failure = failures.Failure("ResultLost", "the staging pod went before its report was read", exit_code=10)
         return _failed_with(context, job, failure, text)
@@ -174,6 +178,8 @@ def _completed(context: NodeContext, job: StagingJob) -> NodeDecision:
         resident_bytes=report.resident_bytes or 0,
         prefetch_bytes_per_second=round(report.prefetch_bytes_per_second or 0),
         load_seconds=round(report.load_seconds or 0, 3),
+        fetch_seconds=round(report.fetch_seconds or 0, 3),
+        fetched_bytes=report.fetched_bytes,
         message=failures.memory_limit_note(job, report),
         last_transition_time=rfc3339(context.now),
     )
@@ -198,9 +204,9 @@ def _failed_with(context: NodeContext, job: StagingJob, failure: failures.Failur
         # The Job controller's clock may be ahead of ours.
         since=min(job.finished_at or context.now, context.now),
     )
-    backoff = failures.backoff_seconds(failure.exit_code, attempts)
+    backoff = failures.backoff_seconds(failure.exit_code, attempts, failure.reason)
     remaining = _seconds_until(entry, backoff, context.now)
-    blocked = backoff >= failures.LONG_BACKOFF_SECONDS
+    blocked = failures.needs_someone(failure.exit_code, attempts, failure.reason)
     if remaining <= 0 and not context.suspended:
         return NodeDecision(entry, delete_jobs=(job.name,), active=True, blocked=blocked)
     record = (job.name, text) if text and not job.result else None
@@ -224,11 +230,11 @@ def _without_job(context: NodeContext, stale: list[StagingJob]) -> NodeDecision:
     failed = entry is not None and entry.state == "Failed" and entry.staging_digest == context.staging_digest
     attempts = entry.attempts if entry is not None and entry.staging_digest == context.staging_digest else 0
     if failed and entry is not None:
-        backoff = failures.backoff_seconds(entry.exit_code, attempts)
+        backoff = failures.backoff_seconds(entry.exit_code, attempts, entry.reason)
         remaining = _seconds_until(entry, backoff, context.now)
         if remaining > 0 or context.suspended:
             refused = entry.reason == JOB_REFUSED
-            blocked = refused or backoff >= failures.LONG_BACKOFF_SECONDS
+            blocked = refused or failures.needs_someone(entry.exit_code, attempts, entry.reason)
             return NodeDecision(entry, active=refused, blocked=blocked, again_after_seconds=_later(remaining))
     if stale:
         waits = _entry(context, "Waiting", REPLACING, "a Job of the former spec, boot or node ends first", attempts)

@@ -50,6 +50,27 @@ class Report(BaseModel):
     load_seconds: float | None = Field(default=None, ge=0, le=_MOST)
     marker: str = Field(default="", max_length=32)
     engine: EngineReport | None = None
+    # Of the step fetch.
+    revision: str = Field(default="", max_length=128)
+    described: str = Field(default="", max_length=1024)
+    fetch_seconds: float | None = Field(default=None, ge=0, le=_MOST)
+    fetched_bytes: int = Field(default=0, ge=0, le=_MOST)
+
+
+_FETCH_FIGURES: Final = ("revision", "fetchSeconds", "fetchedBytes")
+
+
+def join(final: str, fetched: str) -> str:
+    """The last step's report with the figures of `fetch`, so that one text has all that is to be kept.
+
+    Args:
+        final: Termination message of the last step.
+        fetched: That of the step fetch, "" without one.
+    """
+    if parse(final) is None or parse(fetched) is None:
+        return final
+    figures = json.loads(fetched)
+    return json.dumps({**{key: figures[key] for key in _FETCH_FIGURES if key in figures}, **json.loads(final)})
 
 
 def parse(text: str) -> Report | None:

@@ -5,13 +5,27 @@ proven on a first node -> candidate --on minAvailableNodes--> published (and sta
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import engine, failures, manifests, names, policies
+from modelweights_operator.domain import engine, failures, names, policies
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.reports import Report
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the wanted checkpoint lies, and of which revision it is.
+
+    `everywhere`: each node is ready under the present spec. Until then a checkpoint that is published already keeps its
+    path, since nodes that aren't staged anew have the same bytes at the former one only.
+    """
+
+    path: str
+    revision: str
+    everywhere: bool
 
 
 def wanted_digest(published: api.Revision | None, entries: Iterable[api.NodeStatus]) -> str:
@@ -48,6 +62,7 @@ def advance(
     status: api.Status,
     spec: api.Spec,
     *,
+    where: Place,
     ready: int,
     wanted: str,
     reports: Iterable[Report],
@@ -58,6 +73,7 @@ def advance(
     Args:
         status: The status as it was.
         spec: The spec.
+        where: Where the present spec puts it.
         ready: Number of nodes that hold the wanted checkpoint.
         wanted: Its digest, "" when no node proved any.
         reports: Reports of this cycle, for its figures.
@@ -68,7 +84,7 @@ def advance(
     """
     if not wanted:
         return status.published, status.candidate
-    revision = _revision(status, spec, wanted, reports, now)
+    revision = _revision(status, spec, wanted, where, reports, now)
     if ready >= spec.placement.min_available_nodes:
         return revision, None
     published = status.published
@@ -80,20 +96,22 @@ def _revision(
     status: api.Status,
     spec: api.Spec,
     digest: str,
+    where: Place,
     reports: Iterable[Report],
     now: datetime,
 ) -> api.Revision:
     """What is known of a checkpoint: from the status, else from a report; its files are the same, or so is not its digest."""
-    path = manifests.published_path(spec)
     report = next((report for report in reports if report.manifest_digest == digest), None)
     for known in (status.published, status.candidate):
         if known is not None and known.manifest_digest == digest:
             proven = engine.advance(known.engine, spec, report)
-            return known.model_copy(update={"path": path, "engine": proven})
+            moved = {"path": where.path, "revision": where.revision} if where.everywhere or not known.path else {}
+            return known.model_copy(update={**moved, "engine": proven})
     report = report or Report()
     return api.Revision(
         manifest_digest=digest,
-        path=path,
+        path=where.path,
+        revision=where.revision,
         since=rfc3339(now),
         file_count=report.file_count,
         size_bytes=report.size_bytes,

@@ -86,6 +86,12 @@ class StagingJob:
     rejection: str = ""
     """Why no pod could be made (quota, Pod Security, a webhook), from the Job's events."""
     pods: tuple[StagingPod, ...] = ()
+    namespace: str = ""
+    source_digest: str = ""
+    """Hash of the source that it fetches from, "" when it fetches nothing."""
+    source_host: str = ""
+    revision: str = ""
+    """The revision that it was given, "" when it is to find out."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,48 @@ class Owner:
 
 
 @dataclass(frozen=True)
+class StorageClass:
+    """A place for fetched files that the administrator named.
+
+    Attributes:
+        name: As `spec.storage.class` calls it.
+        root: Folder on the nodes; "" with a claim.
+        claim: Name of a claim in the namespace of each ModelWeights; "" with a root.
+        reserve: How much of the disk stays free: bytes, or percent with its sign.
+        is_default: Taken where `spec.storage.class` is empty.
+    """
+
+    name: str
+    root: str = ""
+    claim: str = ""
+    reserve: str = "5%"
+    is_default: bool = False
+
+
+@dataclass(frozen=True)
+class FetchSettings:
+    """How the administrator lets files be fetched.
+
+    Attributes:
+        num_connections: Of each staging.
+        max_bytes_per_second: Of each staging; 0 for no bound.
+        max_concurrent_per_host: Stagings that fetch from one host at a time, in the whole cluster; 0 for no bound.
+        max_concurrent_per_node: Stagings that fetch on one node at a time.
+        hugging_face_endpoint: Where the spec names none; "" for the hub itself.
+        proxy: Environment variables that name proxies.
+        extra_ca: Certificates in PEM that are trusted beside the system's.
+    """
+
+    num_connections: int = 8
+    max_bytes_per_second: int = 0
+    max_concurrent_per_host: int = 20
+    max_concurrent_per_node: int = 1
+    hugging_face_endpoint: str = ""
+    proxy: Mapping[str, str] = field(default_factory=dict)
+    extra_ca: str = ""
+
+
+@dataclass(frozen=True)
 class Policy:
     """The operator's settings that decisions depend on."""
 
@@ -123,6 +171,25 @@ class Policy:
     host_path_roots: tuple[str, ...]
     label_nodes: bool = True
     """Whether the right to patch nodes is there."""
+    storage_classes: tuple[StorageClass, ...] = ()
+    fetch: FetchSettings = field(default_factory=FetchSettings)
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """A staging Job whose step `fetch` hasn't ended, of whichever ModelWeights: it counts against the caps.
+
+    Attributes:
+        job: Namespace and name of the Job.
+        owner: The ModelWeights as people write it.
+        host: Where it fetches from, "" for a copy of what the node can mount.
+        node: Name of the node.
+    """
+
+    job: str
+    owner: str
+    host: str
+    node: str
 
 
 @dataclass(frozen=True)
@@ -136,5 +203,7 @@ class Snapshot:
     policy: Policy
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Per node name, why the API server refused its Job a moment ago."""
+    fetching: tuple[Fetch, ...] = ()
+    """All Jobs of the cluster that fetch at the moment, this object's among them."""
     write_refusal: str = ""
     """Why the API server refused a moment ago what has to be there before the status says so; "" when it didn't."""

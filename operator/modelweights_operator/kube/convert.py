@@ -103,6 +103,10 @@ def job(body: Json) -> StagingJob:
         suspended=bool((body.get("spec") or {}).get("suspend")),
         owner_uid=(metadata.get("labels") or {}).get(names.OWNER_LABEL, ""),
         image=annotations.get(names.IMAGE_ANNOTATION, ""),
+        namespace=metadata.get("namespace", ""),
+        source_digest=annotations.get(names.SOURCE_DIGEST_ANNOTATION, ""),
+        source_host=annotations.get(names.SOURCE_HOST_ANNOTATION, ""),
+        revision=annotations.get(names.REVISION_ANNOTATION, ""),
     )
 
 

@@ -4,13 +4,23 @@ Called by the reconciler. The object itself is read afresh each time, so that no
 and pods come from the informers, whose lag is harmless since Jobs have deterministic names.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from modelweights_operator import errors
-from modelweights_operator.domain.snapshot import EngineConfigMap, Node, Owner, Policy, Snapshot, StagingJob, StagingPod
+from modelweights_operator.domain import steps
+from modelweights_operator.domain.snapshot import (
+    EngineConfigMap,
+    Fetch,
+    Node,
+    Owner,
+    Policy,
+    Snapshot,
+    StagingJob,
+    StagingPod,
+)
 from modelweights_operator.kube import convert, paths
 from modelweights_operator.kube.client import Api
 from modelweights_operator.kube.informer import Informer
@@ -45,6 +55,38 @@ async def gather(
         config_map=await _config_map(api, owner),
         policy=policy,
     )
+
+
+def fetching(
+    jobs: Informer[StagingJob], pods: Informer[StagingPod], owners: Mapping[str, tuple[str, str]]
+) -> tuple[Fetch, ...]:
+    """Who fetches at the moment, in the whole cluster: Jobs that do it and haven't ended that step. No I/O.
+
+    Args:
+        jobs: All staging Jobs.
+        pods: Their pods.
+        owners: Namespace and name of each ModelWeights by its UID.
+    """
+    return tuple(
+        Fetch(
+            job=f"{job.namespace}/{job.name}",
+            owner="/".join(owners.get(job.owner_uid, (job.namespace, job.name))),
+            host=job.source_host,
+            node=job.node_name,
+        )
+        for job in jobs.known()
+        if job.source_digest and job.state == "Active" and not _has_fetched(pods.group(f"{job.namespace}/{job.name}"))
+    )
+
+
+def _has_fetched(pods: list[StagingPod]) -> bool:
+    """Whether the step ended. A running Job whose pods all failed, as by eviction, gets another one, which fetches."""
+    alive = [pod for pod in pods if pod.phase != "Failed"]
+    return bool(alive) and all(pod.phase == "Succeeded" or _fetch_ended(pod) for pod in alive)
+
+
+def _fetch_ended(pod: StagingPod) -> bool:
+    return any(container.name == steps.FETCH and container.exit_code is not None for container in pod.containers)
 
 
 async def _config_map(api: Api, owner: Owner) -> EngineConfigMap | None:

@@ -77,14 +77,18 @@ class Informer(Generic[T]):
 
     def group(self, group: str) -> list[T]:
         """The objects of a group, with those that were just created and of which the watch hasn't told yet."""
+        expected = {key: item.value for key, item in self._awaited().items() if item.group == group}
+        return list({**expected, **self._groups.get(group, {})}.values())
+
+    def known(self) -> list[T]:
+        """All objects, likewise with those that were just created."""
+        expected = {key: item.value for key, item in self._awaited().items()}
+        return list({**expected, **{key: item.value for key, item in self._items.items()}}.values())
+
+    def _awaited(self) -> dict[Key, Item[T]]:
         now = time.monotonic()
-        known = dict(self._groups.get(group, {}))
-        for key, (item, until) in list(self._expected.items()):
-            if until < now:
-                del self._expected[key]
-            elif item.group == group:
-                known.setdefault(key, item.value)
-        return list(known.values())
+        self._expected = {key: (item, until) for key, (item, until) in self._expected.items() if until >= now}
+        return {key: item for key, (item, _) in self._expected.items()}
 
     def expect(self, body: Json) -> None:
         """Count an object that the caller just created as there, so that the next plan doesn't miss it.

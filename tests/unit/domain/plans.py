@@ -24,7 +24,7 @@ from tests.unit.domain.test_conditions import check_kstatus
 A, B, C = make_node("node-a"), make_node("node-b"), make_node("node-c")
 RECENTLY = rfc3339(ago(1))
 LABEL = names.node_label(OWNER_UID)
-OURS = EngineConfigMap(ours=True, data=engine.settings(make_spec(), None))
+OURS = EngineConfigMap(ours=True, data=engine.settings(make_spec(), None, "/models/llama"))
 THEIRS = EngineConfigMap(ours=False, data={})
 
 

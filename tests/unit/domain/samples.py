@@ -17,6 +17,7 @@ from modelweights_operator.domain.snapshot import (
     Snapshot,
     StagingJob,
     StagingPod,
+    StorageClass,
     Taint,
 )
 
@@ -24,7 +25,14 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 OWNER_UID = "5b5c1e0e-0000-4000-8000-000000000001"
 DIGEST_A = "sha256:" + "a" * 64
 DIGEST_B = "sha256:" + "b" * 64
-POLICY = Policy(loader_image="loader:1", image_pull_policy="IfNotPresent", host_path_roots=("/models",))
+COMMIT_A = "a" * 39 + "1"
+COMMIT_B = "b" * 39 + "2"
+POLICY = Policy(
+    loader_image="loader:1",
+    image_pull_policy="IfNotPresent",
+    host_path_roots=("/models",),
+    storage_classes=(StorageClass("nvme", root="/data", is_default=True), StorageClass("shared", claim="models")),
+)
 GPU_LABELS = {"nvidia.com/gpu.present": "true"}
 
 
@@ -42,6 +50,12 @@ def make_claim_spec(path: str = "llama", **fields: Any) -> api.Spec:
     """A spec with a claim as its source."""
     claim = {"claimName": "weights", "path": path}
     return api.Spec.model_validate({"source": {"persistentVolumeClaim": claim}, **fields})
+
+
+def make_fetch_spec(source: Mapping[str, Any] | None = None, **fields: Any) -> api.Spec:
+    """A spec with a repository of the hub as its source, or another one that is fetched."""
+    hub = {"huggingFace": {"repository": "org/name"}}
+    return api.Spec.model_validate({"source": source or hub, **fields})
 
 
 def make_node(name: str = "node-a", **changes: Any) -> Node:
@@ -72,7 +86,8 @@ def make_owner(spec: api.Spec | None = None, status: api.Status | None = None, *
 
 def make_job(node: Node | None = None, spec: api.Spec | None = None, **changes: Any) -> StagingJob:
     """The staging Job of a node under the spec, as the operator would have made it."""
-    node, digest = node or make_node(), names.staging_digest(spec or make_spec())
+    node, spec = node or make_node(), spec or make_spec()
+    digest = names.staging_digest(spec)
     attempt = changes.get("round", 0)
     fields: dict[str, Any] = {
         "name": names.job_name("llama", OWNER_UID, node.uid, digest, node.boot_id, str(attempt)),
@@ -82,6 +97,9 @@ def make_job(node: Node | None = None, spec: api.Spec | None = None, **changes: 
         "boot_id": node.boot_id,
         "round": attempt,
         "created_at": ago(60),
+        "namespace": "team",
+        "owner_uid": OWNER_UID,
+        "source_digest": names.source_digest(spec) if spec.is_fetched else "",
         **changes,
     }
     return StagingJob(**fields)
@@ -114,6 +132,14 @@ def report_text(**fields: Any) -> str:
         "loadSeconds": 1.23456,
     }
     return json.dumps({**report, **fields})
+
+
+def fetch_ended(revision: str = COMMIT_A, **fields: Any) -> ContainerState:
+    """The container `fetch` that ended well, with its report."""
+    report = {"step": "fetch", "exitCode": 0, "revision": revision, "described": f"hf://org/name at {revision}"}
+    return ContainerState(
+        "fetch", exit_code=0, message=json.dumps({**report, "fetchSeconds": 2.5, "fetchedBytes": 900, **fields})
+    )
 
 
 def failure_text(reason: str = "Unreachable", exit_code: int = 10, message: str = "it failed") -> str:

@@ -11,10 +11,12 @@ from modelweights_operator.domain import engine, names, reports
 from modelweights_operator.domain.plan import Plan, make_plan
 from tests.unit.domain.plans import A, B, plan_of
 from tests.unit.domain.samples import (
+    COMMIT_A,
     DIGEST_A,
     NOW,
     complete_job,
     make_claim_spec,
+    make_fetch_spec,
     make_owner,
     make_revision,
     make_snapshot,
@@ -23,6 +25,7 @@ from tests.unit.domain.samples import (
 )
 
 MEASURED = make_spec(validation={"engine": {"selection": "Measured"}})
+PATH = "/models/llama"
 REPORTED = {
     "loadFormat": "fastsafetensors",
     "queueSize": 0,
@@ -70,7 +73,7 @@ def test_settings_in_the_engines_words(
     changes: dict[str, Any], odirect: str, queue_size: str, vllm: dict[str, str], sglang: dict[str, bool] | None
 ) -> None:
     spec = make_spec()
-    found = engine.settings(spec, proven(spec, **changes))
+    found = engine.settings(spec, proven(spec, **changes), PATH)
     assert (found["FASTSAFETENSORS_ODIRECT"], found["VLLM_FASTSAFETENSORS_QUEUE_SIZE"]) == (odirect, queue_size)
     assert yaml.safe_load(found["vllm-config.yaml"]) == vllm
     parsed = yaml.safe_load(found["sglang-config.yaml"])
@@ -81,12 +84,28 @@ def test_settings_in_the_engines_words(
 
 
 def test_a_claims_path_depends_on_the_engines_mount_so_none_is_published() -> None:
-    assert "MODEL_PATH" not in engine.settings(make_claim_spec(), None)
+    assert "MODEL_PATH" not in engine.settings(make_claim_spec(), None, "claim:weights/llama")
+
+
+def test_a_cache_is_named_where_engines_look_for_one_and_the_hub_is_left_alone() -> None:
+    spec = make_fetch_spec(storage={"layout": "HuggingFaceCache"})
+    path = f"/data/team/llama/{'a' * 64}/models--org--name/snapshots/{COMMIT_A}"
+    found = engine.settings(spec, None, path)
+    assert found["MODEL_PATH"] == path
+    assert found["HF_HUB_CACHE"] == f"/data/team/llama/{'a' * 64}"
+    assert found["HF_HUB_OFFLINE"] == "1"
+
+
+def test_a_cache_in_a_claim_depends_on_the_engines_mount() -> None:
+    spec = make_fetch_spec(storage={"class": "shared", "layout": "HuggingFaceCache"})
+    found = engine.settings(spec, None, f"claim:models/llama/{'a' * 64}/models--org--name/snapshots/{COMMIT_A}")
+    assert not {"MODEL_PATH", "HF_HUB_CACHE"} & found.keys()
+    assert found["HF_HUB_OFFLINE"] == "1"
 
 
 def test_what_was_not_loaded_is_published_as_the_spec_has_it() -> None:
     spec = make_spec(validation={"mode": "Structure", "engine": {"queueSize": 5, "loadFormat": "safetensors"}})
-    found = engine.settings(spec, None)
+    found = engine.settings(spec, None, PATH)
     assert found["VLLM_FASTSAFETENSORS_QUEUE_SIZE"] == "5"
     assert yaml.safe_load(found["vllm-config.yaml"]) == {"load-format": "safetensors"}
 

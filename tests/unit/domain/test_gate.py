@@ -10,8 +10,16 @@ from modelweights_operator.domain.gate import GatedPod, Lift, Requirement, Stage
 from tests.unit.domain.samples import DIGEST_A, DIGEST_B
 
 LLAMA, QWEN = Requirement("team", "llama"), Requirement("team", "qwen")
-STAGED = StagedModel("uid-1", available=True, digest=DIGEST_A, holders={"node-a": "host-a", "node-b": "host-b"})
-OTHER = StagedModel("uid-2", available=True, digest=DIGEST_B, holders={"node-b": "host-b", "node-c": "host-c"})
+STAGED = StagedModel(
+    "uid-1", available=True, digest=DIGEST_A, holders={"node-a": "host-a", "node-b": "host-b"}, path="/models/llama"
+)
+OTHER = StagedModel(
+    "uid-2",
+    available=True,
+    digest=DIGEST_B,
+    holders={"node-b": "host-b", "node-c": "host-c"},
+    path="claim:weights/qwen",
+)
 BY_LABEL = {"key": names.node_label("uid-1"), "operator": "In", "values": ["a" * 40]}
 ALSO_BY_LABEL = {"key": names.node_label("uid-2"), "operator": "In", "values": ["b" * 40]}
 ZONE = {"key": "zone", "operator": "In", "values": ["x"]}
@@ -149,7 +157,7 @@ def test_the_whole_patch() -> None:
             "metadata": {
                 "uid": "pod-uid",
                 "resourceVersion": "41",
-                "annotations": {"modelweights.io/digest": DIGEST_A},
+                "annotations": {"modelweights.io/digest": DIGEST_A, "modelweights.io/path": "/models/llama"},
             },
             "spec": {
                 "schedulingGates": [{"$patch": "delete", "name": "modelweights.io/staged"}],
@@ -188,7 +196,10 @@ def test_several_models_are_all_required_and_told_in_the_pods_order() -> None:
     decision = decide(pod("qwen,llama"), {LLAMA: STAGED, QWEN: OTHER})
     assert terms_after(decision) == [{"matchExpressions": [ALSO_BY_LABEL, BY_LABEL]}]
     assert isinstance(decision, Lift)
-    assert decision.patch["metadata"]["annotations"] == {"modelweights.io/digest": f"{DIGEST_B},{DIGEST_A}"}
+    assert decision.patch["metadata"]["annotations"] == {
+        "modelweights.io/digest": f"{DIGEST_B},{DIGEST_A}",
+        "modelweights.io/path": "claim:weights/qwen,/models/llama",
+    }
 
 
 def test_only_our_gate_is_named_and_the_terms_that_were_read_stay_as_they_are() -> None:

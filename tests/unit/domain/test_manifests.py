@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 
 from modelweights_operator.domain import manifests, names
-from modelweights_operator.domain.manifests import ModelLocation
-from modelweights_operator.domain.snapshot import Policy
 from tests.unit.domain.samples import OWNER_UID, POLICY, make_claim_spec, make_node, make_owner, make_spec
 
 Json = dict[str, Any]
@@ -30,61 +28,6 @@ def containers_of(job: Json) -> dict[str, Json]:
 def option(container: Json, name: str) -> str:
     arguments: list[str] = container["args"]
     return arguments[arguments.index(name) + 1]
-
-
-# --- paths --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("path", "roots", "expected"),
-    [
-        ("/models/llama", ("/models",), "/models"),
-        ("/models/a/b/c", ("/models", "/models/a"), "/models/a"),
-        ("/modelsevil/llama", ("/models",), None),
-        ("/models", ("/models",), None),
-        ("/models/", ("/models",), None),
-        ("/models/..", ("/models",), None),
-        ("/models/../etc", ("/models",), None),
-        ("/models/a/../../etc/shadow", ("/models",), None),
-        ("/models/./llama", ("/models",), "/models"),
-        ("models/llama", ("/models",), None),
-        ("/etc", (), None),
-        ("/models/llama", ("/models/",), "/models"),
-    ],
-)
-def test_only_folders_below_an_allowed_root_are_let_in(path: str, roots: tuple[str, ...], expected: str | None) -> None:
-    assert manifests.allowed_root(path, roots) == expected
-
-
-def test_a_path_that_is_not_allowed_names_the_roots() -> None:
-    policy = Policy("loader:1", "Always", ("/models", "/data"))
-    with pytest.raises(ValueError, match=r"/etc/x lies below none of the allowed roots \(/models, /data\)"):
-        manifests.locate(make_spec(source={"hostPath": {"path": "/etc/x"}}), policy)
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        (make_spec(), ModelLocation("/models", "/models/llama", marked=True)),
-        (make_claim_spec("a/b"), ModelLocation("/mnt/model", "/mnt/model/a/b", marked=False)),
-        (make_claim_spec(""), ModelLocation("/mnt/model", "/mnt/model", marked=False)),
-        (make_claim_spec("a/"), ModelLocation("/mnt/model", "/mnt/model/a", marked=False)),
-    ],
-)
-def test_where_the_pod_finds_the_checkpoint(spec: Any, expected: ModelLocation) -> None:
-    assert manifests.locate(spec, POLICY) == expected
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        (make_spec(), "/models/llama"),
-        (make_claim_spec("a/b"), "claim:weights/a/b"),
-        (make_claim_spec(""), "claim:weights/"),
-    ],
-)
-def test_the_published_path_says_where_engines_look(spec: Any, expected: str) -> None:
-    assert manifests.published_path(spec) == expected
 
 
 # --- the pod ------------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_a_model() -> None:
     [
         (None, "spec.source: Field required"),
         ({}, "spec.source: Field required"),
-        ({"source": {}}, "exactly one of hostPath and persistentVolumeClaim must be given"),
+        ({"source": {}}, "exactly one of huggingFace, objectStore, persistentVolumeClaim and hostPath must be given"),
         ({**SPEC, "prefetch": {"numThreads": 0}}, "spec.prefetch.numThreads: Input should be greater than or equal to 1"),
         ({**SPEC, "prefetch": {"blockSize": "5Mi5"}}, "spec.prefetch.blockSize"),
         ({**SPEC, "prefetch": {"blockSize": "15M"}}, "steps of 4Ki"),
@@ -98,6 +98,9 @@ ANNOTATIONS = {
     "modelweights.io/boot-id": "b",
     "modelweights.io/round": "4",
     "modelweights.io/result": "{}",
+    "modelweights.io/source-digest": "s",
+    "modelweights.io/source-host": "h",
+    "modelweights.io/revision": "r",
 }
 
 
@@ -121,6 +124,10 @@ def test_a_failed_job() -> None:
         failure_reason="PodFailurePolicy",
         failure_message="rule 1",
         result="{}",
+        namespace="team",
+        source_digest="s",
+        source_host="h",
+        revision="r",
     )
 
 

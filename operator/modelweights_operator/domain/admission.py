@@ -1,0 +1,138 @@
+"""Which of the nodes that want a staging Job get one now. Called by `plan`; pure.
+
+Caps: the object's own (`maxConcurrentNodes`), one Job while the source's revision is unknown, and the administrator's for
+all objects together: fetches from one host, and on one node. Who waits for one of the latter says so and for whom.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from modelweights_operator.api import v1alpha1 as api
+from modelweights_operator.domain import manifests, storage
+from modelweights_operator.domain.policies import NodeDecision
+from modelweights_operator.domain.resolution import Resolution
+from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
+
+QUEUED_AGAIN_SECONDS: Final = 10.0
+"""The end of another object's fetch wakes nobody here."""
+MAX_FAILED_RESOLVERS: Final = 3
+"""So many nodes failed before the source was known: it isn't the nodes' fault, and the rest need not ask the source too."""
+
+_NAMED: Final = 3
+
+
+@dataclass
+class Admission:
+    """The Jobs to be made, the entries with who waits for what, and when to look again."""
+
+    entries: dict[str, api.NodeStatus]
+    created: list[manifests.Manifest] = field(default_factory=list)
+    again_after_seconds: float | None = None
+
+
+def admit(
+    snapshot: Snapshot,
+    spec: api.Spec,
+    targets: Iterable[Node],
+    decisions: Mapping[str, NodeDecision],
+    entries: Mapping[str, api.NodeStatus],
+    resolution: Resolution,
+) -> Admission:
+    """Give the free places to the nodes that want one, in the order of their names.
+
+    Args:
+        snapshot: The object and the settings, and who fetches in the cluster.
+        spec: Its spec.
+        targets: The selected nodes, in order.
+        decisions: Of each of them.
+        entries: What the status would say of each.
+        resolution: What is known of the source's revision.
+    """
+    outcome = Admission(dict(entries))
+    free = spec.placement.max_concurrent_nodes - sum(decision.active for decision in decisions.values())
+    caps = _Caps(snapshot, spec)
+    looking = _looks(decisions, entries) if not resolution.may_create else 0
+    refusal = _unresolved(entries, resolution)
+    for node in targets:
+        attempt = decisions[node.name].wants_job
+        if attempt is None:
+            continue
+        why = ""
+        if free <= 0:
+            why = f"waits for its turn: maxConcurrentNodes is {spec.placement.max_concurrent_nodes}"
+        elif not resolution.may_create and (refusal or looking):
+            why = refusal or "waits until the first node has found out which revision the source has"
+        elif why := caps.refuse(node):
+            outcome.again_after_seconds = QUEUED_AGAIN_SECONDS
+        if why:
+            outcome.entries[node.name] = entries[node.name].model_copy(update={"message": why})
+            continue
+        free, looking = free - 1, looking + 1
+        caps.take(node)
+        job = manifests.staging_job(
+            snapshot.owner, spec, node, attempt=attempt, policy=snapshot.policy, revision=resolution.revision
+        )
+        outcome.created.append(job)
+        outcome.entries[node.name] = entries[node.name].model_copy(update={"state": "Staging", "reason": "Starting"})
+    return outcome
+
+
+def _looks(decisions: Mapping[str, NodeDecision], entries: Mapping[str, api.NodeStatus]) -> int:
+    """Jobs that may yet find the revision. One that gets nowhere on its node doesn't keep the others from trying."""
+    return sum(
+        decision.active and not decision.blocked and entries[name].reason != "Unschedulable"
+        for name, decision in decisions.items()
+    )
+
+
+def _unresolved(entries: Mapping[str, api.NodeStatus], resolution: Resolution) -> str:
+    """Why nobody is to look for the revision now, "" when somebody may."""
+    if resolution.source is not None:
+        # Learned in this very cycle: the next one, which the write of the status brings, finds it there.
+        return "waits until the source's revision is noted"
+    failed = sorted(name for name, entry in entries.items() if entry.state == "Failed")
+    if len(failed) < MAX_FAILED_RESOLVERS:
+        return ""
+    return (
+        f"waits until one of {_list(failed)} has found out which revision the source has: {entries[failed[0]].reason}"
+    )
+
+
+class _Caps:
+    """The administrator's caps, and what this plan takes of them."""
+
+    def __init__(self, snapshot: Snapshot, spec: api.Spec) -> None:
+        self._settings = snapshot.policy.fetch
+        self._fetches = spec.is_fetched
+        self._host = storage.source_host(spec, snapshot.policy) if self._fetches else ""
+        self._owner = f"{snapshot.owner.namespace}/{snapshot.owner.name}"
+        self._fetching = list(snapshot.fetching)
+
+    def refuse(self, node: Node) -> str:
+        """Why the node has to wait; "" when it hasn't."""
+        if not self._fetches:
+            return ""
+        here = [fetch for fetch in self._fetching if fetch.node == node.name]
+        if len(here) >= self._settings.max_concurrent_per_node:
+            cap = f"fetch.maxConcurrentPerNode is {self._settings.max_concurrent_per_node}"
+            return f"waits for its turn: {cap}, and {_who(here)} fetch(es) here"
+        there = [fetch for fetch in self._fetching if fetch.host == self._host]
+        if self._host and 0 < self._settings.max_concurrent_per_host <= len(there):
+            cap = f"fetch.maxConcurrentPerHost is {self._settings.max_concurrent_per_host}"
+            return f"waits for its turn: {cap}, and {_who(there)} fetch(es) from {self._host}"
+        return ""
+
+    def take(self, node: Node) -> None:
+        """Count a Job that this plan makes."""
+        if self._fetches:
+            self._fetching.append(Fetch("", self._owner, self._host, node.name))
+
+
+def _who(fetching: Iterable[Fetch]) -> str:
+    return _list(sorted({f"{fetch.owner} on {fetch.node}" for fetch in fetching}))
+
+
+def _list(items: list[str]) -> str:
+    more = len(items) - _NAMED
+    return ", ".join(items[:_NAMED]) + (f" and {more} more" if more > 0 else "")

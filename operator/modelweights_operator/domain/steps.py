@@ -1,0 +1,243 @@
+"""The steps of a staging pod: which there are, their arguments, what each may see. Called by `manifests`; pure.
+
+    fetch (fetched sources) -> prefetch -> validate -> tune (where asked) -> report
+
+Secrets, proxies, certificates and the right to write are those of `fetch` alone.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from modelweights_operator.api.v1alpha1 import Spec
+from modelweights_operator.domain import storage
+from modelweights_operator.domain.snapshot import FetchSettings, Node, Policy
+from modelweights_operator.domain.storage import ModelLocation
+
+Manifest = dict[str, Any]
+
+FETCH: Final = "fetch"
+CA_VARIABLE: Final = "MODELWEIGHTS_EXTRA_CA"
+
+_MARKER_MOUNT: Final = "/run/modelweights/markers"
+_RESULTS_MOUNT: Final = "/run/modelweights/results"
+_TOKEN_MOUNT: Final = "/run/modelweights/token"  # noqa: S105 - a folder, not a password
+_CREDENTIALS_MOUNT: Final = "/run/modelweights/credentials"
+_TERMINATION_LOG: Final = "/dev/termination-log"
+_TMP: Final = "/tmp"  # noqa: S108 - the pod's own emptyDir
+_SMALL_TMP: Final = "64Mi"
+_FETCH_TMP: Final = "1Gi"
+"""The libraries keep caches, locks and logs in their home; past this the kubelet would evict the pod."""
+_SECRET_MODE: Final = 0o440
+"""Read by the pod's fsGroup."""
+
+
+@dataclass(frozen=True)
+class Staging:
+    """What the steps are made of; `revision` is the resolved one of a fetched source, "" to find it out."""
+
+    spec: Spec
+    node: Node
+    location: ModelLocation
+    policy: Policy
+    revision: str = ""
+
+
+def containers(staging: Staging) -> list[Manifest]:
+    """All steps as containers, in order; the last one is the pod's container, the others are its init containers."""
+    return [_container(staging, step, arguments) for step, arguments in _steps(staging)]
+
+
+def volumes(staging: Staging) -> list[Manifest]:
+    """The pod's volumes."""
+    spec, location = staging.spec, staging.location
+    if not spec.is_fetched:
+        return [_in_place(spec, location), *_scratch(_SMALL_TMP)]
+    return [_home(staging), *_scratch(_FETCH_TMP), *_copied(staging), *_secrets(spec)]
+
+
+def _scratch(tmp_size: str) -> list[Manifest]:
+    return [
+        {"name": "results", "emptyDir": {"sizeLimit": "64Mi"}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": tmp_size}},
+    ]
+
+
+def _in_place(spec: Spec, location: ModelLocation) -> Manifest:
+    claim = spec.source.persistent_volume_claim
+    if claim is not None:
+        return {"name": "model", "persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True}}
+    return {"name": "model", "hostPath": {"path": location.root, "type": "Directory"}}
+
+
+def _home(staging: Staging) -> Manifest:
+    storage_class = storage.find_class(staging.spec, staging.policy)
+    if storage_class.claim:
+        return {"name": "model", "persistentVolumeClaim": {"claimName": storage_class.claim}}
+    return {"name": "model", "hostPath": {"path": storage_class.root, "type": "Directory"}}
+
+
+def _copied(staging: Staging) -> list[Manifest]:
+    """What a local copy is made of."""
+    source = staging.spec.source
+    if source.persistent_volume_claim is not None:
+        claim = {"claimName": source.persistent_volume_claim.claim_name, "readOnly": True}
+        return [{"name": "source", "persistentVolumeClaim": claim}]
+    if source.host_path is not None:
+        root = storage.source_root(staging.spec, staging.policy)
+        return [{"name": "source", "hostPath": {"path": root, "type": "Directory"}}]
+    return []
+
+
+def _secrets(spec: Spec) -> list[Manifest]:
+    """Optional, because the loader says that one is missing, where the kubelet would only repeat an event."""
+    found: list[Manifest] = []
+    token = spec.source.hugging_face and spec.source.hugging_face.token_secret_ref
+    if token:
+        items = [{"key": token.key, "path": "token"}]
+        secret = {"secretName": token.name, "items": items, "optional": True, "defaultMode": _SECRET_MODE}
+        found.append({"name": "token", "secret": secret})
+    credentials = spec.source.object_store and spec.source.object_store.credentials_secret_ref
+    if credentials:
+        secret = {"secretName": credentials.name, "optional": True, "defaultMode": _SECRET_MODE}
+        found.append({"name": "credentials", "secret": secret})
+    return found
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def _steps(staging: Staging) -> list[tuple[str, list[str]]]:
+    """The loader's steps in order, each with its arguments."""
+    spec, location = staging.spec, staging.location
+    prefetch, validation = spec.prefetch, spec.validation
+    warm = [
+        *("--policy", prefetch.policy if prefetch.mode == "PageCache" else "BestEffort"),
+        *("--min-resident-percent", str(prefetch.min_resident_percent)),
+        *("--unknown-residency", prefetch.unknown_residency),
+    ]
+    read = ["--num-threads", str(prefetch.num_threads), "--block-size", str(prefetch.block_bytes), *warm]
+    check = [
+        *("--mode", validation.mode),
+        *("--load-format", validation.engine.load_format),
+        *("--queue-size", str(validation.engine.queue_size)),
+        *("--world-size", str(validation.engine.tensor_parallel_size)),
+        *("--timeout-seconds", str(validation.timeout_seconds)),
+    ]
+    publish = ["--node-boot-id", staging.node.boot_id, *warm]
+    if location.marked:
+        publish += ["--marker-dir", _MARKER_MOUNT, "--marker-root", location.marker_root]
+    steps = [("prefetch", read)] if prefetch.mode == "PageCache" else []
+    steps.append(("validate", check))
+    if validation.engine.selection == "Measured":
+        steps.append(("tune", []))
+    steps.append(("report", [*publish, "--pages", prefetch.pages]))
+    if not spec.is_fetched:
+        return steps
+    return [(FETCH, _fetch(staging)), *((step, [*arguments, "--fetched"]) for step, arguments in steps)]
+
+
+def _fetch(staging: Staging) -> list[str]:
+    """With '=' in between: what people wrote may begin with a dash."""
+    spec, settings = staging.spec, staging.policy.fetch
+    hugging_face, object_store = spec.source.hugging_face, spec.source.object_store
+    asked = hugging_face.revision if hugging_face else ""
+    given = {
+        "source": storage.source_url(spec),
+        "revision": staging.revision or asked,
+        "endpoint": storage.source_endpoint(spec, staging.policy),
+        "region": object_store.region if object_store else "",
+        "layout": spec.storage.layout if spec.storage else "Plain",
+        "disk-reserve": storage.find_class(spec, staging.policy).reserve,
+        "num-connections": str(settings.num_connections),
+        "max-bytes-per-second": str(settings.max_bytes_per_second or ""),
+        "token-file": f"{_TOKEN_MOUNT}/token" if hugging_face and hugging_face.token_secret_ref else "",
+        "credentials-dir": _CREDENTIALS_MOUNT if object_store and object_store.credentials_secret_ref else "",
+        "extra-ca-env": CA_VARIABLE if settings.extra_ca else "",
+    }
+    flags = {
+        "--path-style": object_store is not None and object_store.path_style,
+        "--anonymous": object_store is not None and object_store.anonymous,
+    }
+    files = spec.files
+    return [
+        *(f"--{name}={value}" for name, value in given.items() if value),
+        *(flag for flag, wanted in flags.items() if wanted),
+        *(f"--include={pattern}" for pattern in (files.include if files else ())),
+        *(f"--exclude={pattern}" for pattern in (files.exclude if files else ())),
+    ]
+
+
+# --- containers -------------------------------------------------------------------------------------------------------
+
+
+def _container(staging: Staging, step: str, arguments: list[str]) -> Manifest:
+    location, policy, resources = staging.location, staging.policy, staging.spec.staging.resources
+    own = ["--root", location.root, "--report", _TERMINATION_LOG, "--results", _RESULTS_MOUNT]
+    return {
+        "name": step,
+        "image": policy.loader_image,
+        "imagePullPolicy": policy.image_pull_policy,
+        # The kubelet expands $(NAME) and takes $$ for $: a folder may be named like that.
+        "args": [word.replace("$", "$$") for word in (step, location.path, *own, *arguments)],
+        "env": [{"name": name, "value": value} for name, value in _environment(staging, step).items()],
+        "resources": {"requests": dict(resources.requests), "limits": dict(resources.limits)},
+        "terminationMessagePath": _TERMINATION_LOG,
+        # A step that dies without a report (a crash of the interpreter) leaves at least the end of its log.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": _mounts(staging, step),
+    }
+
+
+def _environment(staging: Staging, step: str) -> dict[str, str]:
+    """The user's variables; for `fetch` they count more than the administrator's proxies, and less than what it needs."""
+    asked = {variable.name: variable.value for variable in staging.spec.staging.env}
+    if step != FETCH:
+        return asked
+    settings = staging.policy.fetch
+    needed = {"HOME": _TMP, "TMPDIR": _TMP, "HF_HOME": f"{_TMP}/huggingface"}
+    trusted = {CA_VARIABLE: settings.extra_ca} if settings.extra_ca else {}
+    return {**_escaped(settings), **asked, **needed, **trusted}
+
+
+def _escaped(settings: FetchSettings) -> dict[str, str]:
+    return {name: value.replace("$", "$$") for name, value in settings.proxy.items()}
+
+
+def _mounts(staging: Staging, step: str) -> list[Manifest]:
+    location = staging.location
+    model: Manifest = {"name": "model", "mountPath": location.root}
+    if step != FETCH:
+        model["readOnly"] = True
+    if location.sub_path:
+        # subPath, because the kubelet refuses a planted link there and makes the folder with the root's group.
+        model["subPath"] = location.sub_path
+    mounts = [
+        model,
+        {"name": "results", "mountPath": _RESULTS_MOUNT},
+        {"name": "tmp", "mountPath": _TMP},
+    ]
+    if step == "report" and location.marked:
+        mounts.append({"name": "model", "mountPath": _MARKER_MOUNT, "subPath": storage.MARKER_FOLDER})
+    if step == FETCH:
+        mounts += _source_mounts(staging)
+    return mounts
+
+
+def _source_mounts(staging: Staging) -> list[Manifest]:
+    source = staging.spec.source
+    mounts = {volume["name"]: volume for volume in _secrets(staging.spec)}
+    found: list[Manifest] = []
+    if source.persistent_volume_claim is not None:
+        found.append({"name": "source", "mountPath": storage.SOURCE_CLAIM_MOUNT, "readOnly": True})
+    if source.host_path is not None:
+        # At its own path, so that messages name the node's; a home below it is mounted over it.
+        root = storage.source_root(staging.spec, staging.policy)
+        found.append({"name": "source", "mountPath": root, "readOnly": True})
+    places = {"token": _TOKEN_MOUNT, "credentials": _CREDENTIALS_MOUNT}
+    found += [{"name": name, "mountPath": places[name], "readOnly": True} for name in mounts]
+    return found

@@ -1,0 +1,195 @@
+"""Where a checkpoint lies: inside a staging pod, on a node, and for the pods that use it. Called by the planner; pure.
+
+used in place                    <allowed root>/…                     the claim's folder
+fetched, class with a root       <root>/<namespace>/<name>/<digest>   home is without the digest
+fetched, class with a claim      <claim>/<name>/<digest>              likewise
+"""
+
+import posixpath
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from modelweights_operator.api.v1alpha1 import Spec
+from modelweights_operator.domain.snapshot import Owner, Policy, StorageClass
+
+MARKER_FOLDER: Final = ".modelweights"
+"""Below a root: where the loader writes what `modelweights-loader wait` reads."""
+CLAIM_MOUNT: Final = "/mnt/model"
+SOURCE_CLAIM_MOUNT: Final = "/mnt/source"
+HUGGING_FACE_HOST: Final = "huggingface.co"
+
+PATH_NOT_ALLOWED: Final = "PathNotAllowed"
+STORAGE_CLASS_NOT_FOUND: Final = "StorageClassNotFound"
+
+_STORE_HOSTS: Final = {"s3": "amazonaws.com", "gs": "storage.googleapis.com", "az": "blob.core.windows.net"}
+
+
+class LocationError(ValueError):
+    """What the spec asks for lies nowhere that the administrator allows; `reason` is the condition's."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class ModelLocation:
+    """Where the checkpoint is inside a staging pod.
+
+    Attributes:
+        root: Where the volume is mounted.
+        path: The checkpoint's folder, at or below root; of a fetched one the home, which holds it.
+        marked: Whether a marker for `modelweights-loader wait` can be written beside it.
+        marker_root: The folder on the node that holds the markers' folder; "" without markers.
+        sub_path: What of the volume is mounted at root; "" for all of it.
+    """
+
+    root: str
+    path: str
+    marked: bool
+    marker_root: str = ""
+    sub_path: str = ""
+
+
+def allowed_root(path: str, roots: tuple[str, ...]) -> str | None:
+    """The longest of the allowed roots that holds `path`, or None. A root itself is no checkpoint."""
+    normal = posixpath.normpath(path)
+    holding = [root for root in map(posixpath.normpath, roots) if normal.startswith(root.rstrip("/") + "/")]
+    return max(holding, key=len, default=None)
+
+
+def find_class(spec: Spec, policy: Policy) -> StorageClass:
+    """The storage class of a spec that fetches.
+
+    Raises:
+        LocationError: There is none of that name, or no default one.
+    """
+    wanted = spec.storage.class_name if spec.storage else ""
+    known = ", ".join(each.name for each in policy.storage_classes) or "none"
+    for each in policy.storage_classes:
+        if each.name == wanted or (not wanted and each.is_default):
+            return each
+    what = (
+        f"spec.storage.class {wanted} isn't among" if wanted else "spec.storage.class is empty, and no default is among"
+    )
+    raise LocationError(
+        STORAGE_CLASS_NOT_FOUND,
+        f"{what} the administrator's storage classes ({known}): name one of them, or let the administrator add it to the "
+        "chart's value storage.classes",
+    )
+
+
+def locate(owner: Owner, spec: Spec, policy: Policy) -> ModelLocation:
+    """Where the staging pod finds, or puts, the checkpoint.
+
+    Raises:
+        LocationError: The path lies below no allowed root, or there is no such storage class.
+    """
+    if spec.is_fetched:
+        source_root(spec, policy)
+        return _home(owner, find_class(spec, policy))
+    if spec.source.persistent_volume_claim is not None:
+        path = posixpath.join(CLAIM_MOUNT, spec.source.persistent_volume_claim.path).rstrip("/")
+        return ModelLocation(CLAIM_MOUNT, path, marked=False)
+    root, path = _host_path(spec, policy)
+    return ModelLocation(root, path, marked=True, marker_root=root)
+
+
+def _home(owner: Owner, storage_class: StorageClass) -> ModelLocation:
+    if storage_class.claim:
+        home = posixpath.join(CLAIM_MOUNT, owner.name)
+        return ModelLocation(home, home, marked=False, sub_path=owner.name)
+    sub_path = f"{owner.namespace}/{owner.name}"
+    home = posixpath.join(storage_class.root, sub_path)
+    return ModelLocation(home, home, marked=True, marker_root=storage_class.root, sub_path=sub_path)
+
+
+def source_root(spec: Spec, policy: Policy) -> str:
+    """The folder on the node that is mounted so that a local copy can be made of something in it; "" for other sources.
+
+    Raises:
+        LocationError: The path lies below no allowed root.
+    """
+    return _host_path(spec, policy)[0] if spec.source.host_path is not None else ""
+
+
+def _host_path(spec: Spec, policy: Policy) -> tuple[str, str]:
+    assert spec.source.host_path is not None  # noqa: S101 - exactly one source: the callers looked at the others
+    path = posixpath.normpath(spec.source.host_path.path)
+    root = allowed_root(path, policy.host_path_roots)
+    if root is None:
+        allowed = ", ".join(policy.host_path_roots) or "none"
+        raise LocationError(
+            PATH_NOT_ALLOWED,
+            f"spec.source.hostPath.path {path} lies below none of the allowed roots ({allowed}): "
+            "move the checkpoint, or let the administrator add its root to the chart's value hostPathRoots",
+        )
+    return root, path
+
+
+def source_url(spec: Spec) -> str:
+    """The source as `modelweights-loader fetch` is told it."""
+    source = spec.source
+    if source.hugging_face is not None:
+        return f"hf://{source.hugging_face.repository}"
+    if source.object_store is not None:
+        return source.object_store.url
+    if source.persistent_volume_claim is not None:
+        return f"file://{quote(posixpath.join(SOURCE_CLAIM_MOUNT, source.persistent_volume_claim.path).rstrip('/'))}"
+    assert source.host_path is not None  # noqa: S101 - exactly one source: the model holds it
+    return f"file://{quote(posixpath.normpath(source.host_path.path))}"
+
+
+def source_endpoint(spec: Spec, policy: Policy) -> str:
+    """The base URL that isn't the source's usual one, "" when it is."""
+    if spec.source.hugging_face is not None:
+        return spec.source.hugging_face.endpoint or policy.fetch.hugging_face_endpoint
+    return spec.source.object_store.endpoint if spec.source.object_store is not None else ""
+
+
+def source_host(spec: Spec, policy: Policy) -> str:
+    """The host whose patience is to be spared; "" for a copy of what the node can mount."""
+    endpoint = source_endpoint(spec, policy)
+    if endpoint:
+        return urlsplit(endpoint).netloc.lower()
+    if spec.source.hugging_face is not None:
+        return HUGGING_FACE_HOST
+    if spec.source.object_store is not None:
+        url = urlsplit(spec.source.object_store.url)
+        return _STORE_HOSTS.get(url.scheme, url.netloc.lower())
+    return ""
+
+
+def published_path(owner: Owner, spec: Spec, policy: Policy, *, manifest_digest: str, revision: str) -> str:
+    """Where an engine finds the checkpoint: a path on the node, or inside a claim.
+
+    Args:
+        owner: The ModelWeights.
+        spec: Its spec.
+        policy: Settings of the operator.
+        manifest_digest: Of the checkpoint.
+        revision: The resolved revision of a fetched one.
+
+    Raises:
+        LocationError: See `locate`.
+    """
+    if not spec.is_fetched:
+        claim = spec.source.persistent_volume_claim
+        return f"claim:{claim.claim_name}/{claim.path}" if claim is not None else _host_path(spec, policy)[1]
+    storage_class = find_class(spec, policy)
+    digest = manifest_digest.removeprefix("sha256:")
+    if storage_class.claim:
+        folder = f"claim:{storage_class.claim}/{owner.name}/{digest}"
+    else:
+        folder = posixpath.join(storage_class.root, owner.namespace, owner.name, digest)
+    if spec.source.hugging_face is not None and spec.storage is not None and spec.storage.layout == "HuggingFaceCache":
+        repository = spec.source.hugging_face.repository.replace("/", "--")
+        return f"{folder}/models--{repository}/snapshots/{revision}"
+    return folder
+
+
+def cache_folder(path: str) -> str:
+    """Of a published path in a Hugging Face cache, the cache itself; "" for others."""
+    folder, found, _ = path.rpartition("/models--")
+    return folder if found and "/snapshots/" in path else ""
