@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from modelweights_loader import marker as markers
 from modelweights_loader.checkpoint import resolve_below
 from modelweights_loader.cooling import cool
-from modelweights_loader.errors import NoRoomError, TryAgainError, WillNotWorkError, describe_os_error
+from modelweights_loader.errors import (
+    BadCheckpointError,
+    NoRoomError,
+    TryAgainError,
+    WillNotWorkError,
+    describe_os_error,
+)
 from modelweights_loader.interruptible import call
 from modelweights_loader.quantity import format_bytes
 from modelweights_loader.report import read_result
@@ -39,7 +45,8 @@ class PublishOptions(NamedTuple):
     """How to publish.
 
     results is the folder of the earlier steps' results, earlier those that are at hand and count more. marker_root None
-    means the model's parent, marker_dir None writes no marker.
+    means the model's parent, marker_dir None writes no marker. fetched: the model is a home of `fetch`, whose digest it
+    must have.
     """
 
     policy: str
@@ -51,6 +58,7 @@ class PublishOptions(NamedTuple):
     pages: str = PAGES_NORMAL
     unknown_residency: str = UNKNOWN_FAIL
     earlier: Mapping[str, dict[str, Any]] = {}
+    fetched: bool = False
 
 
 def publish(path: str, checkpoint: Checkpoint, options: PublishOptions) -> tuple[dict[str, object], str]:
@@ -67,12 +75,15 @@ def publish(path: str, checkpoint: Checkpoint, options: PublishOptions) -> tuple
     Raises:
         NoRoomError: The policy asks for more residency than there is.
         TryAgainError: The checkpoint is no longer what was validated.
+        BadCheckpointError: It is not what was fetched.
         WillNotWorkError: The policy asks for residency, and nobody may measure it.
     """
     earlier = {step: read_result(options.results, step, path) for step in _STEPS} | dict(options.earlier)
     # What a step measured when it failed is for people only.
     earlier = {step: result if result.get("exitCode", 0) == 0 else {} for step, result in earlier.items()}
     _check_unchanged(checkpoint, earlier["validate"])
+    if options.fetched:
+        _check_fetched(path, checkpoint, earlier["validate"], read_result(options.results, "fetch", path))
     residency = call(lambda: measure(checkpoint.shards))
     figures = _sum_up(checkpoint, earlier, residency)
     check_policy(
@@ -112,6 +123,20 @@ def _check_unchanged(checkpoint: Checkpoint, validated: dict[str, Any]) -> None:
                 "what writes there"
             )
             raise TryAgainError(message, reason="FileChanged")
+
+
+def _check_fetched(path: str, checkpoint: Checkpoint, validated: dict[str, Any], fetched: dict[str, Any]) -> None:
+    """What was validated must be, byte for byte, what was fetched and verified against its source."""
+    from modelweights_loader.fetch.published import ask_to_verify  # noqa: PLC0415 - only where it was fetched
+
+    got, expected = validated.get("manifestDigest"), fetched.get("manifestDigest")
+    if got != expected:
+        call(lambda: ask_to_verify(path))
+        message = (
+            f"{checkpoint.path} has the manifest digest {got}, but {expected} was fetched: bytes on this disk are no longer "
+            "those of the source; the next fetch hashes them and fetches the bad ones again"
+        )
+        raise BadCheckpointError(message, reason="HashMismatch")
 
 
 def _sum_up(checkpoint: Checkpoint, earlier: dict[str, dict[str, Any]], residency: Residency) -> dict[str, object]:

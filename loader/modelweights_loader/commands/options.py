@@ -104,6 +104,19 @@ def add_policy(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_fetched(command: argparse.ArgumentParser) -> None:
+    """Adds what has a step take what `fetch` published.
+
+    Args:
+        command: Its parser.
+    """
+    command.add_argument(
+        "--fetched",
+        action="store_true",
+        help="PATH is the home of `fetch`; the checkpoint is the folder below it that DIR/fetch.json of --results names",
+    )
+
+
 def parse_path(text: str) -> str:
     """Refuses an empty path: it would mean the current folder, and comes from a variable that isn't set.
 
@@ -339,7 +352,7 @@ def find(arguments: argparse.Namespace) -> Checkpoint:
     """Finds the checkpoint that a command is about.
 
     Args:
-        arguments: path, root; report and results, where there are any.
+        arguments: path, root; report, results and fetched, where there are any.
 
     Returns:
         Its files.
@@ -351,10 +364,27 @@ def find(arguments: argparse.Namespace) -> Checkpoint:
     from modelweights_loader.checkpoint import find_checkpoint  # noqa: PLC0415 - see the package's docstring
     from modelweights_loader.interruptible import call  # noqa: PLC0415
 
-    checkpoint = call(lambda: find_checkpoint(arguments.path, arguments.root))
+    path = _find_fetched(arguments) if getattr(arguments, "fetched", False) else arguments.path
+    checkpoint = call(lambda: find_checkpoint(path, arguments.root))
     # A snapshot's files lie elsewhere in its cache.
     call(lambda: _refuse_places(arguments, checkpoint.path, {file.real_path for file in checkpoint.files}))
     return checkpoint
+
+
+def _find_fetched(arguments: argparse.Namespace) -> str:
+    """The folder that `fetch` published in this run."""
+    from modelweights_loader.errors import WillNotWorkError  # noqa: PLC0415 - see the package's docstring
+    from modelweights_loader.report import read_result  # noqa: PLC0415
+
+    if arguments.results is None:
+        message = "--fetched needs --results, where the step fetch left its result"
+        raise UsageError(message)
+    result = read_result(arguments.results, "fetch", arguments.path)
+    folder = result.get("folder")
+    if result.get("exitCode") != 0 or not isinstance(folder, str):
+        message = f"{arguments.results} holds no result of a fetch to {arguments.path} that went well; run fetch first"
+        raise WillNotWorkError(message, reason="NotFetched")
+    return os.path.join(arguments.path, folder)
 
 
 def _refuse_places(arguments: argparse.Namespace, folder: str, files: set[str]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from modelweights_loader.commands.options import (
     add_command,
+    add_fetched,
     add_policy,
     find,
     parse_block_size,
@@ -38,6 +39,7 @@ def add(commands: Commands) -> None:
         commands: Where to.
     """
     command = add_command(commands, "prefetch", run, "read the shards into the page cache")
+    add_fetched(command)
     add_arguments(command)
     command.add_argument("--rank", metavar="N", type=parse_rank, default=0, help="read files[RANK::WORLD_SIZE] only")
     command.add_argument("--world-size", metavar="N", type=parse_rank, default=1, help="1 (default) to 65536")

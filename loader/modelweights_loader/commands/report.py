@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modelweights_loader.commands.options import add_command, add_policy, find, parse_place
+from modelweights_loader.commands.options import add_command, add_fetched, add_policy, find, parse_place
 from modelweights_loader.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def add(commands: Commands) -> None:
         commands: Where to.
     """
     command = add_command(commands, "report", run, "measure residency, cool the pages, write the marker, sum up")
+    add_fetched(command)
     add_policy(command)
     add_arguments(command)
 
@@ -107,4 +108,5 @@ def _publish_options(
         pages=arguments.pages,
         unknown_residency=arguments.unknown_residency,
         earlier=earlier or {},
+        fetched=getattr(arguments, "fetched", False),
     )

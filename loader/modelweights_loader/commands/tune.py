@@ -9,7 +9,14 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from modelweights_loader.commands.options import add_command, find, parse_queue_size, parse_seconds, parse_size
+from modelweights_loader.commands.options import (
+    add_command,
+    add_fetched,
+    find,
+    parse_queue_size,
+    parse_seconds,
+    parse_size,
+)
 from modelweights_loader.load.contract import LOAD_FORMATS
 from modelweights_loader.outcome import Outcome
 
@@ -25,6 +32,7 @@ def add(commands: Commands) -> None:
         commands: Where to.
     """
     command = add_command(commands, "tune", run, "time the ways to load on this node, and choose the fastest")
+    add_fetched(command)
     add_arguments(command)
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     command.add_argument("--gds", choices=("Auto", "Never"), default="Auto", help="GPUDirect Storage, with cuda only")

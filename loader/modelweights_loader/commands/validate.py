@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelweights_loader.commands.options import add_command, find, parse_queue_size, parse_seconds, parse_world_size
+from modelweights_loader.commands.options import (
+    add_command,
+    add_fetched,
+    find,
+    parse_queue_size,
+    parse_seconds,
+    parse_world_size,
+)
 from modelweights_loader.load.contract import FASTSAFETENSORS, LOAD_FORMATS
 from modelweights_loader.outcome import Outcome, warn
 
@@ -29,6 +36,7 @@ def add(commands: Commands) -> None:
         commands: Where to.
     """
     command = add_command(commands, "validate", run, "prove that every tensor loads, and hash the files")
+    add_fetched(command)
     add_arguments(command)
 
 

@@ -29,6 +29,8 @@ from modelweights_loader.fetch.published import (
     KEY,
     Published,
     find_damage,
+    must_verify,
+    note_verified,
     read_published,
 )
 from modelweights_loader.fetch.transfer import Transfer
@@ -223,15 +225,19 @@ class _Run:
         try:
             with home.folder(FETCH_FOLDER) as folder:
                 published = read_published(folder, f"{key}.json")
+                verify = self._options.verify or must_verify(folder)
         except FileNotFoundError:
             return None
         if published is None:
             return None
-        damaged = call(lambda: find_damage(home, published, verify=self._options.verify))
+        damaged = call(lambda: find_damage(home, published, verify=verify))
         if damaged:
             self._damaged = damaged
             self._say(f"{len(damaged)} published files are damaged or gone, such as {min(damaged)}: fetched again")
             return None
+        if verify and finish:
+            with home.folder(FETCH_FOLDER) as folder:
+                note_verified(folder)
         size_bytes, count = published.size_bytes, len(published.files)
         return FetchResult(
             ALREADY_THERE,
@@ -285,6 +291,8 @@ class _Run:
             self._damaged,
         )
         published = call(lambda: publish(home, fetched))
+        with home.folder(FETCH_FOLDER) as fetch_folder:
+            note_verified(fetch_folder)
         have_bytes = sum(one.have_bytes for one in plan.files if one.state == HAVE)
         return FetchResult(
             FETCHED,

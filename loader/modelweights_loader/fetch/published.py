@@ -5,6 +5,7 @@ Called by `plan` and `publication`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -12,7 +13,8 @@ import re
 import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from modelweights_loader.fetch.folders import Folder, split
+from modelweights_loader.errors import LoaderError
+from modelweights_loader.fetch.folders import Folder, open_home, split
 from modelweights_loader.fetch.journal import Finished, read_journal
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 FETCH_FOLDER = ".fetch"
 FILES_FOLDER = "files"
 VERSION = 1
+_VERIFY = "verify"
 # 100,000 files with 700 bytes each.
 _MAX_BYTES = 2**27
 _PIECE_BYTES = 2**18
@@ -92,6 +95,38 @@ def read_published(folder: Folder, name: str) -> Published | None:
         return Published(**content, files=tuple(files))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+
+
+def ask_to_verify(path: str) -> None:
+    """Has the next fetch hash what is published, since it was found to be wrong; in vain where nothing can be written.
+
+    Args:
+        path: Of the home.
+    """
+    with (
+        contextlib.suppress(OSError, LoaderError),
+        open_home(path, make=False) as home,
+        home.folder(FETCH_FOLDER) as folder,
+    ):
+        folder.write(_VERIFY, b"")
+
+
+def must_verify(folder: Folder) -> bool:
+    """Says whether somebody asked for it.
+
+    Args:
+        folder: `.fetch` of the home.
+    """
+    return folder.status(_VERIFY) is not None
+
+
+def note_verified(folder: Folder) -> None:
+    """Forgets that somebody asked for it.
+
+    Args:
+        folder: `.fetch` of the home.
+    """
+    folder.unlink(_VERIFY)
 
 
 def find_damage(home: Folder, published: Published, *, verify: bool) -> set[str]:
