@@ -50,6 +50,7 @@ DEFAULTS: dict[str, Any] = {
     "faults": [],
 }
 _CHUNK = 1 << 20
+_SMALL = 1 << 15
 # Larger ones are in LFS in any case.
 _MAX_GIT_BYTES = 64 << 20
 
@@ -123,6 +124,8 @@ class Hub:
         self.connections = 0
         self._hashes: dict[tuple[str, int, int], tuple[str, str]] = {}
         self._commits: dict[Path, str] = {}
+        self._listed: dict[tuple[Path, int], list[HubFile]] = {}
+        self._parsed: dict[Path, tuple[tuple[int, int, int], dict[str, Any]]] = {}
         self._secret = os.urandom(16)
         self._spent: Counter[int] = Counter()
         self._lock = threading.Lock()
@@ -161,7 +164,7 @@ class Hub:
         """A setting as it is now: set here, else in the file, else the default."""
         if name in self.settings:
             return self.settings[name]
-        return _read_json(self.root / "hub.json").get(name, DEFAULTS[name])
+        return self._read_json(self.root / "hub.json").get(name, DEFAULTS[name])
 
     def count(self, what: str, sent: int = 0) -> None:
         """Count a request, or bytes."""
@@ -198,7 +201,7 @@ class Hub:
         folder = self.root / name
         if ".." in name or not (folder / "hub.json").is_file():
             return None
-        stated = _read_json(folder / "hub.json")
+        stated = self._read_json(folder / "hub.json")
         refs = {**stated.get("refs", {}), **self.refs.get(name, {})}
         return Repository(name, folder, refs, bool(stated.get("gated")), bool(stated.get("private")))
 
@@ -215,16 +218,18 @@ class Hub:
         """The commit of a revision's folder."""
         if len(folder.name) == 40 and all(each in "0123456789abcdef" for each in folder.name):
             return folder.name
-        # A revision's folder doesn't change once it was asked for.
         if folder not in self._commits:
             listed = [[each.path, each.git_blob] for each in self.list_files(folder)]
             self._commits[folder] = hashlib.sha1(json.dumps(listed).encode(), usedforsecurity=False).hexdigest()
         return self._commits[folder]
 
     def list_files(self, folder: Path) -> list[HubFile]:
-        """All files of a revision."""
-        places = sorted(each for each in folder.rglob("*") if each.is_file())
-        return [self._describe(folder, place) for place in places]
+        """All files of a revision, which doesn't change once it was asked for."""
+        key = (folder, self.setting("lfsBytes"))
+        if key not in self._listed:
+            places = sorted(each for each in folder.rglob("*") if each.is_file())
+            self._listed[key] = [self._describe(folder, place) for place in places]
+        return self._listed[key]
 
     def find_file(self, folder: Path, path: str) -> HubFile:
         """One file of a revision, or the answer that there is none."""
@@ -232,6 +237,19 @@ class Hub:
         if ".." in path.split("/") or not place.is_file():
             raise _Refusal(404, "EntryNotFound", "Entry not found")
         return self._describe(folder, place)
+
+    def _read_json(self, path: Path) -> dict[str, Any]:
+        """A settings file as it is now; parsed when it changed."""
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            return {}
+        key = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        known = self._parsed.get(path)
+        if known is None or known[0] != key:
+            known = (key, json.loads(path.read_text()))
+            self._parsed[path] = known
+        return known[1]
 
     def _describe(self, folder: Path, place: Path) -> HubFile:
         stat = place.stat()
@@ -268,14 +286,6 @@ class Hub:
 
 def _names(revision: str, commit: str) -> bool:
     return len(revision) >= 7 and commit.startswith(revision)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        parsed = json.loads(path.read_text())
-    except FileNotFoundError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 def _hash(place: Path, size: int) -> tuple[str, str]:
@@ -341,6 +351,9 @@ class _Server(socketserver.ThreadingTCPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    # A head and a small body go out together.
+    wbufsize = 1 << 16
     server: _Server
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ARG002 - the base class's
@@ -384,6 +397,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def wait(self, seconds: float) -> None:
         """Be silent, until the other side gives up."""
+        self.wfile.flush()
         self.connection.settimeout(seconds)
         try:
             self.connection.recv(1)
@@ -424,6 +438,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _stream(self, file: HubFile, begin: int, end: int) -> int:
+        if end - begin <= _SMALL:
+            with file.place.open("rb") as opened:
+                opened.seek(begin)
+                return self.wfile.write(opened.read(end - begin))
         self.wfile.flush()
         with file.place.open("rb") as opened:
             if end > begin:
