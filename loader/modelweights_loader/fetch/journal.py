@@ -1,7 +1,8 @@
 """What of a fetch is verified so far: an append-only file, one checksummed line for each step. Called by `syncing`.
 
-A line is written once the data that it speaks of is on the disk. A torn or foreign line ends what is believed: a crash tears
-the last ones at most.
+What a line says of a part is proven before it is believed, by hashing that part again: so it may be written before the data is
+on the disk. What it says of a whole file is believed, so it comes after. A torn or foreign line ends what is read: a crash
+tears the last ones at most.
 
     <8 hex digits: crc32 of the rest> {"file": path, "identity": …}        what follows is about this content of the file
     <…> {"part": path, "end": bytes, "sha256": digest of the file up to there}
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -125,7 +127,7 @@ def done_entry(path: str, finished: Finished) -> dict[str, object]:
 
 
 class Journal:
-    """The open journal, for one thread at a time."""
+    """The open journal."""
 
     def __init__(self, folder: Folder, records: Mapping[str, Record]) -> None:
         """Writes what is known anew, without what was torn, and goes on behind it.
@@ -140,20 +142,29 @@ class Journal:
         self._shown = f"{folder.shown}/{JOURNAL_NAME}"
         folder.write(JOURNAL_NAME, b"".join(_encode(entry) for entry in _entries_of(records)))
         self._descriptor = folder.open(JOURNAL_NAME, os.O_WRONLY | os.O_APPEND)
+        self._lock = threading.Lock()
 
     def append(self, entries: Iterable[Mapping[str, object]]) -> None:
-        """Writes entries and makes them last.
+        """Writes entries, which last also when this process is killed.
 
         Args:
-            entries: Of data that is on the disk already.
+            entries: In order.
 
         Raises:
             LoaderError: They can't be written.
         """
         text = b"".join(_encode(entry) for entry in entries)
-        with saying("write", self._shown):
+        with self._lock, saying("write", self._shown):
             while text:
                 text = text[os.write(self._descriptor, text) :]
+
+    def sync(self) -> None:
+        """Makes all entries last also when the power fails.
+
+        Raises:
+            LoaderError: The disk failed.
+        """
+        with saying("write", self._shown):
             os.fdatasync(self._descriptor)
 
     def close(self) -> None:

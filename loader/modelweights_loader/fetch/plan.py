@@ -118,7 +118,7 @@ def _plan(
             return PlannedFile(file, HAVE, status.st_size, record.finished)
         can_resume = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
         prefix = tuple(part for part in record.parts if part[0] <= status.st_size)
-        if prefix and can_resume and record.finished is None:
+        if prefix and can_resume:
             return PlannedFile(file, RESUME, prefix[-1][0], prefix=prefix)
     for token in tokens_of(file):
         if token in reusable:

@@ -1,4 +1,4 @@
-"""Brings what was written to the disk, and only then notes it in the journal. One thread. Called by `workers`.
+"""Notes in the journal what was written, and brings it to the disk, in a thread of its own. Called by `workers`.
 
 It takes all that has come meanwhile at once: however slow the disk is, there is one flush for each file and one for the journal.
 """
@@ -13,7 +13,7 @@ from modelweights_loader.fetch.folders import saying
 from modelweights_loader.fetch.journal import Finished, begin_entry, done_entry, identify, part_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from modelweights_loader.fetch.journal import Journal
     from modelweights_loader.fetch.transfer import Digests, Transfer
@@ -26,7 +26,6 @@ _MAX_PENDING_FILES = 256
 class _Order(NamedTuple):
     transfer: Transfer
     end: int
-    prefix: str
     whole: Digests | None
     # Of the transfer when this was ordered: what was fetched before it began anew is of no use.
     restarts: int
@@ -57,29 +56,32 @@ class Syncer:
         self._begun: dict[Transfer, int] = {}
         self._is_closing = False
         self._is_over = False
+        self._noting = threading.Lock()
         self._moved = threading.Condition()
         self._thread = threading.Thread(target=self._run, daemon=True, name="syncer")
         self._thread.start()
 
     def note_part(self, transfer: Transfer, end: int, prefix: str) -> None:
-        """Has a part written to the disk.
+        """Notes a part, and has it written to the disk.
 
         Args:
             transfer: Whose.
             end: Of the part.
             prefix: The digest up to there.
         """
-        self._put(_Order(transfer, end, prefix, None, transfer.restarts), transfer.part_bytes)
+        self._note(transfer, end, prefix)
+        self._put(_Order(transfer, end, None, transfer.restarts), transfer.part_bytes)
 
     def note_whole(self, transfer: Transfer, digests: Digests) -> None:
-        """Has a whole file written to the disk.
+        """Notes a whole file, and has it written to the disk.
 
         Args:
             transfer: Nobody writes to it any more.
             digests: Its hashes.
         """
+        self._note(transfer, transfer.frontier, digests.sha256)
         self._put(
-            _Order(transfer, transfer.frontier, "", digests, transfer.restarts), transfer.frontier % transfer.part_bytes
+            _Order(transfer, transfer.frontier, digests, transfer.restarts), transfer.frontier % transfer.part_bytes
         )
 
     def _put(self, order: _Order, size_bytes: int) -> None:
@@ -139,27 +141,22 @@ class Syncer:
                 with saying("write", transfer.file.path):
                     os.fdatasync(transfer.descriptor)
         finished = {transfer: _finish(transfer, digests) for transfer, digests in whole.items()}
-        entries: list[dict[str, object]] = []
-        for order in orders:
-            entries += self._entries_of(order, finished)
-        self._journal.append(entries)
+        self._journal.append(done_entry(transfer.file.path, last) for transfer, last in finished.items())
+        self._journal.sync()
         for order in orders:
             _drop(order.transfer, order.end)
         for transfer, last in finished.items():
             transfer.close()
             self._on_finished(transfer, last)
 
-    def _entries_of(self, order: _Order, finished: dict[Transfer, Finished]) -> Iterator[dict[str, object]]:
-        transfer, path = order.transfer, order.transfer.file.path
-        # What an earlier run left of it is in the journal already.
-        known = self._begun.get(transfer, 0 if transfer.prefix else -1)
-        if known != order.restarts:
-            yield begin_entry(path, identify(transfer.file))
-        self._begun[transfer] = order.restarts
-        if order.whole is None:
-            yield part_entry(path, order.end, order.prefix)
-        else:
-            yield done_entry(path, finished[transfer])
+    def _note(self, transfer: Transfer, end: int, prefix: str) -> None:
+        path = transfer.file.path
+        with self._noting:
+            # What an earlier run left of it is in the journal already.
+            known = self._begun.get(transfer, 0 if transfer.prefix else -1)
+            begin = [] if known == transfer.restarts else [begin_entry(path, identify(transfer.file))]
+            self._begun[transfer] = transfer.restarts
+            self._journal.append([*begin, part_entry(path, end, prefix)])
 
 
 def _size_of(order: _Order) -> int:
