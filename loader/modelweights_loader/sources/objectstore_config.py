@@ -242,7 +242,8 @@ def _make(bucket: Bucket, options: SourceOptions, config: Any) -> Store:
         return store.GCSStore(bucket.name, config=config, **common)
     if options.endpoint:
         config["endpoint"] = options.endpoint
-    config.setdefault(_ACCOUNT, _azure_account(options.endpoint, os.environ))
+    if _ACCOUNT not in config:
+        config[_ACCOUNT] = _azure_account(options.endpoint, os.environ)
     return store.AzureStore(bucket.name, config=config, **common)
 
 

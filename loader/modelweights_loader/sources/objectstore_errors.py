@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from modelweights_loader.errors import LoaderError
 
-_STATUS = re.compile(r"\bstatus(?: code)?: ([1-5][0-9]{2})\b")
+# At the end of the text, where the server's answer has no line ends of its own any more.
+_STATUS = re.compile(r"\bStatus \{\s*status: ([1-5][0-9]{2}),\s*body:")
 # S3, Google's XML interface and Azure answer alike.
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 _REGION = re.compile(r"<Region>([a-z0-9-]{1,32})</Region>|expecting '([a-z0-9-]{1,32})'")

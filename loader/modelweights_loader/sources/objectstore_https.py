@@ -26,7 +26,7 @@ from modelweights_loader.sources.http_ranges import (
     parse_origin,
     read_answer,
 )
-from modelweights_loader.sources.objectstore_https_names import FILES, find_names
+from modelweights_loader.sources.objectstore_https_names import FILES, Names, find_names
 from modelweights_loader.sources.redaction import redact_url
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class HttpsSource:
             folder, self._leaf = f"{folder.rstrip('/')}/", ""
         self._folder = folder.rpartition("/")[0] + "/"
         self._origin = parse_origin(url)
-        self.url = redact_url(folder)
+        self.url = redact_url(self._folder)
 
     def list_files(self) -> Listing:
         """Finds the files' names and asks for the size and the version of each.
@@ -80,7 +80,8 @@ class HttpsSource:
         Raises:
             LoaderError: Nothing is found, or the server refuses.
         """
-        names = find_names(self, self._leaf)
+        # A signature is for one file alone.
+        names = Names({self._leaf}, set(), {}, self._leaf) if self._query else find_names(self, self._leaf)
         with ThreadPoolExecutor(max_workers=self._options.num_connections) as pool:
             entries = dict(
                 zip(
