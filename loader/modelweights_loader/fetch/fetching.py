@@ -22,16 +22,19 @@ from modelweights_loader.fetch.journal import Journal, Record, identify
 from modelweights_loader.fetch.lock import hold_lock
 from modelweights_loader.fetch.names import check_files
 from modelweights_loader.fetch.plan import HAVE, RESUME, Plan, PlannedFile, check_room, make_plan
-from modelweights_loader.fetch.publication import PLAIN, Fetched, finish_publication, publish
+from modelweights_loader.fetch.publication import PLAIN, Fetched, finish_publication, list_snapshot_parts, publish
 from modelweights_loader.fetch.published import (
     FETCH_FOLDER,
     FILES_FOLDER,
     KEY,
     Published,
+    Reusable,
     find_damage,
+    find_reusable,
     must_verify,
     note_verified,
     read_published,
+    read_reusable,
 )
 from modelweights_loader.fetch.transfer import Transfer
 from modelweights_loader.fetch.workers import Counts, Download, DownloadOptions
@@ -186,8 +189,7 @@ class _Run:
             found = self._find_published(home, key)
             if found is not None:
                 return found
-            wanted = self._choose(listing)
-            plan = make_plan(home, key, wanted, self._source_id, self._damaged)
+            plan = self._plan(home, key, listing)
             check_room(self._path, plan, self._options.reserve)
             return self._fetch(home, key, listing, plan)
 
@@ -200,8 +202,7 @@ class _Run:
         key = self._key(listing.revision)
         if home is not None and (found := self._find_published(home, key, finish=False)) is not None:
             return found
-        wanted = self._choose(listing)
-        plan = make_plan(home, key, wanted, self._source_id, self._damaged)
+        plan = self._plan(home, key, listing)
         return FetchResult(
             PLANNED,
             listing.described,
@@ -252,15 +253,23 @@ class _Run:
     def _list(self) -> Listing:
         listing = call(self._source.list_files)
         check_files(listing.files)
+        listing = listing._replace(name=listing.name or _name_by_url(self._options.url))
+        list_snapshot_parts(self._options.layout, listing.name, listing.revision, listing.described)
         return listing
 
-    def _choose(self, listing: Listing) -> list[RemoteFile]:
+    def _plan(self, home: Folder | None, key: str, listing: Listing) -> Plan:
         options, described = self._options, listing.described
+        reusable: dict[tuple[object, ...], Reusable] = {}
+        if home is not None and home.has_folder(FETCH_FOLDER):
+            reusable = find_reusable(home, self._source_id, self._damaged)
+
+        def get_index(file: RemoteFile) -> bytes:
+            content = read_reusable(home, file, reusable) if home is not None else None
+            return read_index(self._source, file, described, time.sleep) if content is None else content
+
         files = filter_files(listing.files, options.include, options.exclude)
-        chosen = choose_listed(
-            files, described, lambda file: call(lambda: read_index(self._source, file, described, time.sleep))
-        )
-        return files if options.include else chosen
+        chosen = choose_listed(files, described, lambda file: call(lambda: get_index(file)))
+        return make_plan(home, key, files if options.include else chosen, reusable)
 
     def _fetch(self, home: Folder, key: str, listing: Listing, plan: Plan) -> FetchResult:
         began = time.monotonic()
@@ -283,7 +292,7 @@ class _Run:
             options.layout,
             listing.revision,
             options.revision,
-            listing.name or _name_by_url(options.url),
+            listing.name,
             listing.described,
             self._source_id,
             [one.file for one in plan.files],

@@ -14,14 +14,13 @@ from modelweights_loader.fetch.published import (
     KEY,
     Places,
     Reusable,
-    find_reusable,
     is_same,
     tokens_of,
 )
 from modelweights_loader.quantity import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from modelweights_loader.fetch.folders import Folder
     from modelweights_loader.memory import Reserve
@@ -69,15 +68,16 @@ class Plan(NamedTuple):
         return sum(one.have_bytes for one in self.files)
 
 
-def make_plan(home: Folder | None, key: str, wanted: Sequence[RemoteFile], source: str, damaged: set[str]) -> Plan:
+def make_plan(
+    home: Folder | None, key: str, wanted: Sequence[RemoteFile], reusable: Mapping[tuple[object, ...], Reusable]
+) -> Plan:
     """Compares what is wanted with what is there.
 
     Args:
         home: None where it isn't there yet.
         key: Of this source, revision, filters and layout.
         wanted: Files, with names that were checked.
-        source: Names the source without its revision.
-        damaged: Places below the home that are known to be bad.
+        reusable: From `find_reusable`.
 
     Returns:
         The plan.
@@ -87,7 +87,6 @@ def make_plan(home: Folder | None, key: str, wanted: Sequence[RemoteFile], sourc
             tuple(PlannedFile(file, FETCH, 0) for file in wanted), sum(max(0, one.size_bytes) for one in wanted)
         )
     records = _read_records(home, key)
-    reusable = find_reusable(home, source, damaged)
     files = f"{FETCH_FOLDER}/{key}/{FILES_FOLDER}"
     with Places(home) as places:
         planned = tuple(_plan(file, files, places, records.get(file.path), reusable) for file in wanted)
@@ -109,7 +108,7 @@ def _plan(
     files: str,
     places: Places,
     record: Record | None,
-    reusable: dict[tuple[object, ...], Reusable],
+    reusable: Mapping[tuple[object, ...], Reusable],
 ) -> PlannedFile:
     status = places.status(f"{files}/{file.path}")
     is_known = record is not None and record.identity == identify(file) and status is not None

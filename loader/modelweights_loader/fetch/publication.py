@@ -41,7 +41,7 @@ _RECORD = "record.json"
 _TREE = "tree"
 _OLD = "old"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_REPOSITORY = re.compile(r"[A-Za-z0-9._-]{1,96}(/[A-Za-z0-9._-]{1,96})?")
+_REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,95})?")
 # A ref is a path below refs; what isn't plain is left away, since it is only a second name.
 _REF = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,5}")
 
@@ -184,15 +184,33 @@ def _name_blob(file: RemoteFile, finished: Finished) -> str:
 
 
 def _snapshot_parts(fetched: Fetched) -> list[str]:
-    if fetched.layout == PLAIN:
+    return list_snapshot_parts(fetched.layout, fetched.name, fetched.revision, fetched.described)
+
+
+def list_snapshot_parts(layout: str, name: str, revision: str, described: str) -> list[str]:
+    """Says where the checkpoint lies below the folder of its digest.
+
+    Args:
+        layout: One of `LAYOUTS`.
+        name: `org/name`, for a Hugging Face cache.
+        revision: Resolved.
+        described: The source in words.
+
+    Returns:
+        Names of folders, none for `Plain`.
+
+    Raises:
+        WillNotWorkError: The layout can't be had of this source.
+    """
+    if layout == PLAIN:
         return []
-    if not _REPOSITORY.fullmatch(fetched.name):
+    if not _REPOSITORY.fullmatch(name):
         message = (
-            f"the layout {HUGGING_FACE_CACHE} needs a repository's name, org/name, and {fetched.described} has none; use "
-            f"the layout {PLAIN}"
+            f"the layout {HUGGING_FACE_CACHE} needs a repository's name, org/name, and {described} has none; use the "
+            f"layout {PLAIN}"
         )
         raise WillNotWorkError(message, reason="NoRepositoryName")
-    return ["models--" + fetched.name.replace("/", "--"), "snapshots", commit_of(fetched.revision)]
+    return ["models--" + name.replace("/", "--"), "snapshots", commit_of(revision)]
 
 
 def commit_of(revision: str) -> str:

@@ -18,7 +18,7 @@ from modelweights_loader.fetch.folders import Folder, open_home, split
 from modelweights_loader.fetch.journal import Finished, read_journal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from modelweights_loader.sources.contract import RemoteFile
 
@@ -254,6 +254,26 @@ def _list_unpublished(folder: Folder, key: str) -> Iterable[tuple[PublishedFile,
     for path, record in read_journal(folder).items():
         if record.finished is not None:
             yield PublishedFile(path, f"{FETCH_FOLDER}/{key}/{FILES_FOLDER}/{path}", record.finished, ""), ""
+
+
+def read_reusable(home: Folder, file: RemoteFile, reusable: Mapping[tuple[object, ...], Reusable]) -> bytes | None:
+    """Reads a small file of which this node has the content.
+
+    Args:
+        home: Of the ModelWeights.
+        file: As listed.
+        reusable: From `find_reusable`.
+
+    Returns:
+        Its content, None where it isn't here or no longer what it was.
+    """
+    found = next((reusable[token] for token in tokens_of(file) if token in reusable), None)
+    if found is None:
+        return None
+    below, name = split(found.place)
+    with home.folder(below) as folder:
+        content = folder.read(name, found.finished.size_bytes + 1) or b""
+    return content if hashlib.sha256(content).hexdigest() == found.finished.sha256 else None
 
 
 def tokens_of(file: RemoteFile) -> list[tuple[object, ...]]:
