@@ -10,7 +10,7 @@ end-to-end tests). The second port is the storage that the hub redirects to, by 
     POST /-/settings                settings that go before those of the file (from loopback only)
     POST /-/refs/org/name           refs that go before those of the file (from loopback only)
 
-Must not import anything but the standard library.
+Must not import anything but the standard library, nor be split: it goes into a pod as one file.
 """
 
 from __future__ import annotations
@@ -46,11 +46,14 @@ DEFAULTS: dict[str, Any] = {
     "pageSize": 1000,
     "linkSeconds": 3600,
     "lfsBytes": 10 << 20,
+    # files outside of LFS come from another path of the hub, as at the real one
+    "resolveCache": False,
     # [{"where": "api|resolve|data", "path": "*", "kind": ..., "times": 1, ...}], see `Fault`
     "faults": [],
 }
 _CHUNK = 1 << 20
 _SMALL = 1 << 15
+_RESOLVE_CACHE = "/api/resolve-cache/models/"
 # Larger ones are in LFS in any case.
 _MAX_GIT_BYTES = 64 << 20
 
@@ -624,13 +627,17 @@ class _ApiHandler(_Handler):
         self.reply_json(entries[begin : begin + page], headers)
 
     def _answer_resolve(self, raw_path: str, fault: Fault | None) -> None:
-        name, _, rest = raw_path.partition("/resolve/")
+        name, _, rest = raw_path.removeprefix(_RESOLVE_CACHE).partition("/resolve/")
         revision, _, path = rest.partition("/")
         repository = self._authorize(unquote(name).strip("/"), content=True)
         commit, folder = self.hub.find_revision(repository, unquote(revision))
         file = self.hub.find_file(folder, unquote(path))
         etag = f'"{file.sha256 if file.is_lfs else file.git_blob}"'
         headers = {"X-Repo-Commit": "f" * 40 if fault and fault.kind == "commit" else commit}
+        if not file.is_lfs and self.hub.setting("resolveCache") and not raw_path.startswith("/api/"):
+            target = f"{_RESOLVE_CACHE}{repository.name}/resolve/{commit}/{quote(file.path)}"
+            self.reply(307, b"Temporary Redirect", {**headers, "ETag": etag, "Location": target})
+            return
         if not file.is_lfs:
             headers.update({"ETag": etag, "Content-Type": "text/plain"})
             self.send_file(file, headers, fault, f"hub {unquote(raw_path)}")

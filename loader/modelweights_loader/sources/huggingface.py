@@ -49,6 +49,7 @@ class HuggingFaceSource:
             UsageError: The endpoint is no URL, or carries credentials.
         """
         self._name, self._options = name, options
+        self._token_file = None if options.anonymous else options.token_file
         self._endpoint = (options.endpoint or os.environ.get("HF_ENDPOINT") or _HUB).rstrip("/")
         try:
             self._origin = parse_origin(self._endpoint)
@@ -67,7 +68,7 @@ class HuggingFaceSource:
         from modelweights_loader.sources.hub_listing import list_repository  # noqa: PLC0415 - imports the library
 
         asked = self._options.revision or _DEFAULT_REVISION
-        request = HubRequest(self._endpoint, self._name, asked, self._options.token_file)
+        request = HubRequest(self._endpoint, self._name, asked, self._token_file)
         commit, files = list_repository(request, self._send, self._read_token())
         described = f"{self._name} at {commit}" + ("" if asked == commit else f" ({asked})")
         return Listing(commit, files, f"{described} of {self._origin.described}", self._name)
@@ -143,7 +144,7 @@ class HuggingFaceSource:
         answer.close()
         if storage is not None:
             raise explain_storage_status(answer.status, answer.headers, answer.origin, file.path)
-        request = HubRequest(self._endpoint, self._name, file.version, self._options.token_file)
+        request = HubRequest(self._endpoint, self._name, file.version, self._token_file)
         raise explain_hub_status(answer.status, answer.headers, request, path=file.path)
 
     def _check_commit(self, answer: Answer, file: RemoteFile) -> None:
@@ -155,8 +156,7 @@ class HuggingFaceSource:
 
     def _read_token(self) -> str | None:
         """Read it anew each time: it may have been rotated."""
-        path = self._options.token_file
-        return None if path is None or self._options.anonymous else _read_token(path)
+        return None if self._token_file is None else _read_token(self._token_file)
 
 
 def _take_location(answer: Answer, url: str, file: RemoteFile) -> str:

@@ -22,7 +22,7 @@ _FOREIGN = ("HF_", "HUGGING", "TRANSFORMERS_", "SSL_CERT_")
 class OpenHub(Protocol):
     """Opens a repository of a hub; it is closed after the test."""
 
-    def __call__(self, hub: Hub, name: str = NAME, **options: Any) -> HuggingFaceSource: ...
+    def __call__(self, hub: Hub | None, name: str = NAME, **options: Any) -> HuggingFaceSource: ...
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +37,9 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def open_hub() -> Iterator[OpenHub]:
     opened = []
 
-    def open_it(hub: Hub, name: str = NAME, **options: Any) -> HuggingFaceSource:
-        opened.append(HuggingFaceSource(name, SourceOptions(**{"endpoint": hub.url, **options})))
+    def open_it(hub: Hub | None, name: str = NAME, **options: Any) -> HuggingFaceSource:
+        endpoint = {} if hub is None else {"endpoint": hub.url}
+        opened.append(HuggingFaceSource(name, SourceOptions(**{**endpoint, **options})))
         return opened[-1]
 
     yield open_it

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from modelweights_loader.sources.huggingface import HuggingFaceSource
     from tests.unit.loader.sources.huggingface.conftest import OpenHub
 
+STORAGE_OF_TWO = f"data /repos/{NAME}/two/{WEIGHTS}"
 STORAGE = f"data /repos/{NAME}/one/{WEIGHTS}"
 
 
@@ -57,17 +60,88 @@ def test_a_real_checkpoint_travels_in_ranges_and_threads(open_hub: OpenHub, tmp_
     assert {True} == {bool(file.sha256) for file in listing.files if file.path.endswith(".safetensors")}
 
 
+@pytest.mark.parametrize("cache", [False, True], ids=["direct", "by the resolve cache"])
 def test_the_librarys_own_client_gets_the_same_files_from_the_test_hub(
-    open_hub: OpenHub, hub: Hub, tmp_path: Path
+    open_hub: OpenHub, hub: Hub, tmp_path: Path, cache: object
 ) -> None:
     """Else the hub of the tests would only agree with ourselves."""
+    hub.settings.update({"resolveCache": cache, "pageSize": 2})
     program = "import huggingface_hub, sys; huggingface_hub.snapshot_download(sys.argv[1], local_dir=sys.argv[2])"
-    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-c", program, NAME, str(tmp_path / "out")]
-    subprocess.run(command, env=environment, check=True, timeout=60, capture_output=True)
+    run_library(hub, tmp_path, program, NAME, str(tmp_path / "out"))
     source = open_hub(hub)
     for file in source.list_files().files:
         assert (tmp_path / "out" / file.path).read_bytes() == read_whole(source, file)
+
+
+def test_the_librarys_own_client_understands_the_refusals_of_the_test_hub(tmp_path: Path) -> None:
+    root = tmp_path / "hub"
+    make_repository(root)
+    make_repository(root, name="org/gated", gated=True)
+    make_repository(root, name="org/private", private=True)
+    program = """
+import sys
+from huggingface_hub import hf_hub_download
+for name, file, revision in [["org/name", "gone", "main"], ["org/name", "config.json", "nope"],
+    ["org/gated", "config.json", "main"], ["org/private", "config.json", "main"], ["org/none", "config.json", "main"]]:
+    try:
+        hf_hub_download(name, file, revision=revision)
+    except Exception as error:
+        print(type(error).__name__)
+"""
+    with Hub(root) as hub:
+        printed = run_library(hub, tmp_path, program).split()
+    expected = ["RemoteEntryNotFoundError", "RevisionNotFoundError", "GatedRepoError"]
+    assert [*expected, "RepositoryNotFoundError", "RepositoryNotFoundError"] == printed
+
+
+def run_library(hub: Hub, tmp_path: Path, program: str, *arguments: str) -> str:
+    """Run a program with huggingface_hub; it reads its settings when it is imported."""
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-c", program, *arguments]
+    ran = subprocess.run(command, env=environment, check=False, timeout=60, capture_output=True, text=True)
+    assert 0 == ran.returncode, ran.stderr
+    return ran.stdout
+
+
+def test_the_hub_of_the_tests_runs_alone_from_its_one_file(open_hub: OpenHub, tmp_path: Path) -> None:
+    root = tmp_path / "hub"
+    make_repository(root, refs={"main": "one", "next": "two"})
+    place = Path(__file__).resolve().parents[4] / "servers" / "hub.py"
+    command = [sys.executable, "-I", str(place), "--root", str(root), "--port", "0", "--data-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd="/") as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[1]
+        try:
+            before = open_hub(None, endpoint=url).list_files().revision
+            ask(f"{url}/-/refs/{NAME}", {"main": "two"})
+            source = open_hub(None, endpoint=url)
+            after = source.list_files()
+            for file in after.files:
+                assert is_vouched(file, read_whole(source, file, 2))
+            ask(f"{url}/-/settings", {"faults": [{"where": "api", "kind": "status", "status": 503}]})
+            with pytest.raises(SourceUnavailableError):
+                source.list_files()
+            counted = ask(f"{url}/-/counters")
+        finally:
+            process.terminate()
+    assert before != after.revision
+    assert next(each.size_bytes for each in after.files if each.path == WEIGHTS) == counted["bytes"][STORAGE_OF_TWO]
+
+
+def ask(url: str, body: object = None) -> dict[str, Any]:
+    """Ask the hub's own entries: POST with a body, else GET."""
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(url, data, timeout=10) as answer:  # noqa: S310 - loopback
+        answered: dict[str, Any] = json.load(answer)
+    return answered
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_files_outside_of_lfs_come_with_or_without_a_detour(open_hub: OpenHub, hub: Hub, cache: object) -> None:
+    hub.settings["resolveCache"] = cache
+    source = open_hub(hub)
+    for file in source.list_files().files:
+        assert is_vouched(file, read_whole(source, file, 2))
 
 
 def test_a_listing_comes_in_pages(open_hub: OpenHub, hub: Hub) -> None:
