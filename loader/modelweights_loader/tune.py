@@ -197,8 +197,9 @@ class _Race:
     """Rounds over all candidates. They take turns, so that whatever else the node does hits all of them alike.
 
     Each load has a process of its own, as in an engine, which loads once: in a second load the allocator gives back memory
-    that the first one has touched, and the figure leaves out what touching it costs. The next process is started when
-    the one before has ended, since its imports would take the processor away from the load that is timed.
+    that the first one has touched, which flatters safetensors where tensors are below 32 MiB (a seventh of the page faults,
+    a third less of the processor). The next process is started when the one before has ended, since its imports would take
+    the processor away from the load that is timed.
     """
 
     def __init__(
@@ -230,12 +231,14 @@ class _Race:
         finalists = list_finalists(list(timings.values()), default)
         finalists = fit_in_time(finalists, self._whole_seconds, self._deadline - time.monotonic())
         for turn in range(_MAX_ROUNDS - 1):
+            running = [candidate for candidate in finalists if not timings[candidate].refusal]
+            # Whole turns only, or the fastest would have enough rounds before there is anything to compare them with.
+            if time.monotonic() + sum(self._whole_seconds[candidate] for candidate in running) > self._deadline:
+                break
             # To and fro, so that nobody always comes after the same one.
-            for candidate in finalists if turn % 2 else reversed(finalists):
-                timing = timings[candidate]
-                if not timing.refusal and time.monotonic() + self._whole_seconds[candidate] < self._deadline:
-                    timings[candidate] = self._time(timing)
-                    on_progress(_describe(timings[candidate]))
+            for candidate in running if turn % 2 else reversed(running):
+                timings[candidate] = self._time(timings[candidate])
+                on_progress(_describe(timings[candidate]))
         return list(timings.values())
 
     def _has_time_for_one_more(self, timings: dict[Candidate, Timing], default: Candidate) -> bool:

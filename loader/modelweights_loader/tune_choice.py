@@ -25,6 +25,8 @@ MIN_ROUNDS = 3
 FINALISTS = 3
 HOPELESS = 2.0
 _CLEAR = 4.0
+# One alone is no comparison.
+_COMPARED = 2
 DEFAULT_QUEUE_SIZES = (-1, 0, 1, 2)
 
 
@@ -196,16 +198,19 @@ def fit_in_time(
 ) -> list[Candidate]:
     """Leaves away the slowest, until the others can have enough rounds: a few that are known beat many that are not.
 
+    Two stay in any case: one that is repeated alone is compared with nothing, and on a busy node that was the winner of one
+    round, a different one each time. When there is no time for both, nothing is published.
+
     Args:
         finalists: Fastest first.
         whole_seconds: See `estimate_repetitions`.
         seconds_left: For all repetitions.
 
     Returns:
-        The fastest; one at least, when there are any.
+        The fastest.
     """
     kept = list(finalists)
-    while len(kept) > 1 and estimate_repetitions(kept, whole_seconds) > seconds_left:
+    while len(kept) > _COMPARED and estimate_repetitions(kept, whole_seconds) > seconds_left:
         kept.pop()
     return kept
 

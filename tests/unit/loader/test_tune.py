@@ -152,10 +152,9 @@ def test_what_is_far_slower_is_not_repeated_and_the_default_only_when_that_is_cl
         # Each of them twice more: 2 x (1 + 2 + 4).
         (14.0, [CACHED, SERIAL, PLAIN]),
         (13.9, [CACHED, SERIAL]),
-        (5.9, [CACHED]),
-        # Whatever happens to the time, the fastest gets what there is.
-        (0.0, [CACHED]),
-        (-5.0, [CACHED]),
+        # One alone would be compared with nothing.
+        (5.9, [CACHED, SERIAL]),
+        (-5.0, [CACHED, SERIAL]),
     ],
 )
 def test_the_slowest_give_way_until_the_others_have_time_for_enough_rounds(
