@@ -1,6 +1,7 @@
 """Installs the operator as a user would: images to the cluster's registry, the chart by helm. Used by demo, e2e and bench."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,13 +41,14 @@ def _deliver(cluster: Cluster, image: ImageRef) -> str:
     return cluster.push_image(image.name, name_and_tag)
 
 
-def install(cluster: Cluster, images: Images, *settings: str) -> None:
+def install(cluster: Cluster, images: Images, *settings: str, files: Mapping[str, Path] | None = None) -> None:
     """Install or upgrade the chart, and wait until the operator is ready.
 
     Args:
         cluster: Where to.
         images: What to run.
         settings: Further `key=value` for helm's --set.
+        files: By key, a file whose text is the value.
     """
     values = [
         f"hostPathRoots={{{MODELS_ROOT}}}",
@@ -55,6 +57,7 @@ def install(cluster: Cluster, images: Images, *settings: str) -> None:
         *settings,
     ]
     flags = [word for value in values for word in ("--set", value)]
+    flags += [word for key, path in (files or {}).items() for word in ("--set-file", f"{key}={path}")]
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"),
         *("--wait", "--timeout", "120s", *flags),

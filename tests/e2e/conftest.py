@@ -17,10 +17,11 @@ from tests.checkpoints.corrupt import make_corrupt
 from tests.checkpoints.real import make_real
 from tests.checkpoints.split import make_split
 from tests.checkpoints.synthetic import make_synthetic
+from tests.cluster.pki import Authority
 from tests.cluster.providers import Cluster, choose
 from tests.e2e.client import Recorder, connected, selecting
-from tests.e2e.site import BIG, CORRUPT, PREPARED, REAL, SPLIT, SPLIT_SHARDS, Site
-from tests.installation import NAMESPACE, RELEASE, deliver_images, install
+from tests.e2e.site import BIG, CORRUPT, REAL, SPLIT, SPLIT_SHARDS, Site, install_for_tests
+from tests.installation import NAMESPACE, RELEASE, deliver_images
 from tests.polling import poll
 
 INSTANCE = "e2e"
@@ -74,9 +75,10 @@ def site(cluster: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest
     """The cluster with the operator and the checkpoints on its GPU nodes."""
     began = time.monotonic()
     images = deliver_images(cluster)
-    install(cluster, images, *PREPARED)
-    print(f"operator installed after {time.monotonic() - began:.1f} s", flush=True)
     folder = tmp_path_factory.mktemp("checkpoints")
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    install_for_tests(cluster, images, authority)
+    print(f"operator installed after {time.monotonic() - began:.1f} s", flush=True)
     _copy_checkpoints(cluster, folder)
     print(f"checkpoints copied after {time.monotonic() - began:.1f} s", flush=True)
     ours = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
@@ -88,7 +90,7 @@ def site(cluster: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest
             models=selecting("/apis/modelweights.io/v1alpha1/modelweights"),
         )
         try:
-            site = Site(cluster, images, client, record, folder)
+            site = Site(cluster, images, client, record, folder, authority)
             pytestconfig.stash[_site] = site
             yield site
         finally:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from modelweights_operator.domain import names
+from tests.cluster.pki import Authority
 from tests.cluster.providers import Cluster
 from tests.e2e.client import Client, Recorder, path_of, selecting
-from tests.installation import NAMESPACE, RELEASE, Images, condition
+from tests.installation import NAMESPACE, RELEASE, Images, condition, install
 from tests.json_client import Json
 from tests.polling import poll
 
@@ -18,21 +19,45 @@ CORRUPT: Final = "/models/corrupt"
 BIG: Final = "/models/big"
 SPLIT_SHARDS: Final = 12
 
-PREPARED: Final = ("prepareNodes.enabled=true",)
-"""The chart's settings for all tests: the marker's folder is there before the first staging."""
+STORAGE_CLAIM: Final = "models"
+STORAGE_CLASS_OF_CLAIM: Final = "tenant"
+SETTINGS: Final = (
+    # The marker's folder is there before the first staging.
+    "prepareNodes.enabled=true",
+    "storage.classes[0].name=disk",
+    "storage.classes[0].root=/models",
+    "storage.classes[0].default=true",
+    f"storage.classes[1].name={STORAGE_CLASS_OF_CLAIM}",
+    f"storage.classes[1].claimName={STORAGE_CLAIM}",
+)
+"""The chart's settings for all tests."""
 
 OPERATOR_SELECTOR: Final = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/name=modelweights-operator"
 
 
+def install_for_tests(cluster: Cluster, images: Images, authority: Authority, *settings: str) -> None:
+    """Install or upgrade the chart with the usual settings and these."""
+    files = {"fetch.extraCABundle": authority.certificate}
+    install(cluster, images, *SETTINGS, *settings, files=files)
+
+
 @dataclass(frozen=True)
 class Site:
-    """What the tests work with; `checkpoints` is a local folder with real, split and corrupt."""
+    """What the tests work with.
+
+    `checkpoints` is a local folder with real, split and corrupt; `authority` vouches for servers, and the chart trusts it.
+    """
 
     cluster: Cluster
     images: Images
     client: Client
     record: Recorder
     checkpoints: Path
+    authority: Authority
+
+    def install(self, *settings: str) -> None:
+        """Install or upgrade the chart with the usual settings and these."""
+        install_for_tests(self.cluster, self.images, self.authority, *settings)
 
     def model(self, namespace: str, name: str) -> Json | None:
         """A ModelWeights as it stands."""

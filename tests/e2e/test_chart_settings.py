@@ -7,8 +7,7 @@ import pytest
 
 from modelweights_operator.domain import names
 from tests.e2e.objects import model_weights, stand_in_pod
-from tests.e2e.site import PREPARED, REAL, Site
-from tests.installation import install
+from tests.e2e.site import REAL, Site
 from tests.json_client import Json
 from tests.polling import poll
 
@@ -19,12 +18,12 @@ STALLED_SECONDS = 120
 def usual_settings(site: Site) -> Iterator[None]:
     """The chart as the other tests have it, whatever happens here."""
     yield
-    install(site.cluster, site.images, *PREPARED)
+    site.install()
 
 
 def test_image_that_cannot_be_pulled_stalls_and_heals(site: Site, namespace: str) -> None:
     tag = "never-pushed"
-    install(site.cluster, site.images, *PREPARED, f"loader.image.tag={tag}", "prepareNodes.enabled=false")
+    site.install(f"loader.image.tag={tag}", "prepareNodes.enabled=false")
     site.client.make(stand_in_pod(namespace, "waiting", site.images.loader, "minilm"))
     site.client.make(model_weights(namespace, "minilm", REAL, site.cluster.gpu_nodes[0]))
     began = time.monotonic()
@@ -34,7 +33,7 @@ def test_image_that_cannot_be_pulled_stalls_and_heals(site: Site, namespace: str
     assert f"image {image} can't be pulled" in site.describe(namespace, "minilm")()
     assert site.is_gated(namespace, "waiting")
 
-    install(site.cluster, site.images, *PREPARED)
+    site.install()
     site.await_condition(namespace, "minilm")
     site.await_running(namespace, "waiting")
 
@@ -42,7 +41,7 @@ def test_image_that_cannot_be_pulled_stalls_and_heals(site: Site, namespace: str
 def test_without_the_right_to_label_nodes_pods_are_bound_to_hostnames(site: Site, namespace: str) -> None:
     """Nothing but rights changes with this setting, in both directions: the operator has to notice."""
     ready = site.cluster.gpu_nodes[1]
-    install(site.cluster, site.images, *PREPARED, "nodeLabels.enabled=false")
+    site.install("nodeLabels.enabled=false")
     site.client.make(stand_in_pod(namespace, "by-hostname", site.images.loader, "minilm"))
     site.client.make(model_weights(namespace, "minilm", REAL, ready))
     model = site.await_condition(namespace, "minilm")
@@ -51,7 +50,7 @@ def test_without_the_right_to_label_nodes_pods_are_bound_to_hostnames(site: Site
     assert pod["spec"]["nodeName"] == ready
     assert site.node_labels(model) == {}
 
-    install(site.cluster, site.images, *PREPARED)
+    site.install()
     poll("the node has its label", lambda: set(site.node_labels(model)) == {ready})
     site.client.make(stand_in_pod(namespace, "by-label", site.images.loader, "minilm"))
     pod = site.await_running(namespace, "by-label")

@@ -1,0 +1,325 @@
+"""Checkpoints that come from elsewhere: `kubectl apply` to Ready, from a real server of each kind, on real nodes."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from modelweights_operator.domain import names
+from tests.e2e.client import path_of
+from tests.e2e.objects import RESTRICTED, model_weights, models_mount, models_volume, stand_in_pod
+from tests.e2e.processes import freeze_step
+from tests.e2e.site import SPLIT, STORAGE_CLAIM, STORAGE_CLASS_OF_CLAIM, Site
+from tests.e2e.source_servers import HubServer, Server, StoreServer, start_hub, start_store, start_web
+from tests.installation import condition
+from tests.json_client import Json
+from tests.polling import poll
+
+REPOSITORY = "sentence-transformers/all-MiniLM-L6-v2"
+PRIVATE = "modelweights/private-minilm"
+TOKEN = f"hf_{secrets.token_hex(17)}"
+FIRST, SECOND = "a" * 40, "b" * 40
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The servers, and the local folder whose files they all have."""
+
+    namespace: str
+    hub: HubServer
+    store: StoreServer
+    web: Server
+    files: Path
+
+
+@pytest.fixture(scope="module")
+def servers(site: Site, make_namespace: Callable[[str, str], str]) -> Iterator[Servers]:
+    """All three in one namespace, with the real checkpoint in shards; of the repository a second commit, with one file more."""
+    name = make_namespace("servers", "")
+    files = site.checkpoints / "split"
+    more = site.checkpoints / "second"
+    more.mkdir()
+    for file in files.iterdir():
+        (more / file.name).hardlink_to(file)
+    (more / "generation_config.json").write_text("{}\n", encoding="utf-8")
+    with ThreadPoolExecutor(3) as pool:
+        hub = pool.submit(start_hub, site, name)
+        store = pool.submit(start_store, site, name, files)
+        web = pool.submit(start_web, site, name, _with_sums(files, site.checkpoints / "web"), site.authority)
+        started = Servers(name, hub.result(), store.result(), web.result(), files)
+    for repository in (REPOSITORY, PRIVATE):
+        started.hub.add(repository, FIRST, files)
+        started.hub.describe(repository, refs={"main": FIRST}, private=repository == PRIVATE)
+    started.hub.add(REPOSITORY, SECOND, more)
+    started.hub.settings(tokens={TOKEN: ["*"]}, lfsBytes=1 << 20)
+    yield started
+    site.remove_namespace(name)
+
+
+def _with_sums(files: Path, folder: Path) -> Path:
+    """The same files, and beside them what a web server can't say by itself: which there are."""
+    folder.mkdir()
+    lines = []
+    for file in sorted(files.iterdir()):
+        (folder / file.name).hardlink_to(file)
+        lines.append(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n")
+    (folder / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def _hugging_face(servers: Servers, repository: str = REPOSITORY, **more: object) -> Json:
+    return {"huggingFace": {"repository": repository, "endpoint": servers.hub.url, **more}}
+
+
+def _apply(site: Site, namespace: str, name: str, source: Json, node: str, **spec: object) -> None:
+    body = model_weights(namespace, name, "", node, **spec)
+    body["spec"]["source"] = source
+    site.client.make(body)
+
+
+def _secret(site: Site, namespace: str, name: str, data: dict[str, str]) -> None:
+    site.client.create(f"/api/v1/namespaces/{namespace}/secrets", {"metadata": {"name": name}, "stringData": data})
+
+
+def _staging_pods(site: Site, namespace: str) -> list[Json]:
+    """Each staging pod of a namespace in its last state."""
+    found = {
+        body["metadata"]["uid"]: body
+        for _, body in site.record.history("pods", namespace)
+        if names.OWNER_LABEL in (body["metadata"].get("labels") or {})
+    }
+    return list(found.values())
+
+
+def _sums_on_node(site: Site, node: str, folder: str) -> dict[str, str]:
+    """sha256 of each file, as the node has them."""
+    script = 'cd "$1" && find . -type f -o -type l | sort | xargs sha256sum'
+    lines = site.cluster.node_exec(node, ["sh", "-ec", script, "sh", folder]).splitlines()
+    return {line[66:].removeprefix("./"): line[:64] for line in lines}
+
+
+def _sums_here(folder: Path) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def late(site: Site, servers: Servers, module_namespace: str) -> str:
+    """A private repository, asked for with a Secret that isn't there yet."""
+    source = _hugging_face(servers, PRIVATE, tokenSecretRef={"name": "late", "key": "token"})
+    _apply(site, module_namespace, "late", source, site.cluster.gpu_nodes[0])
+    return "late"
+
+
+def test_missing_secret_is_named(site: Site, module_namespace: str, late: str) -> None:
+    def ask() -> Json | None:
+        body = site.model(module_namespace, late)
+        entries = list(((body or {}).get("status") or {}).get("nodes", {}).values())
+        return entries[0] if entries and entries[0]["state"] == "Failed" else None
+
+    entry = poll("the staging without a Secret fails", ask, show=[site.describe(module_namespace, late)])
+    assert entry["reason"] == "SecretMissing"
+    assert "late" in entry["message"]
+    # Its next attempt is a minute from now; other tests take that time, and the last one looks.
+    _secret(site, module_namespace, "late", {"token": TOKEN})
+
+
+def test_hugging_face_repository_reaches_every_node(site: Site, servers: Servers, module_namespace: str) -> None:
+    pod = stand_in_pod(module_namespace, "engine", site.images.loader, "minilm", **models_volume())
+    where = {"fieldRef": {"fieldPath": f"metadata.annotations['{names.PATH_ANNOTATION}']"}}
+    command = ["sh", "-c", 'cd "$MODEL_PATH" && sha256sum *; exec sleep 3600']
+    pod["spec"]["containers"][0].update(
+        {"command": command, "env": [{"name": "MODEL_PATH", "valueFrom": where}], **models_mount()}
+    )
+    site.client.make(pod)
+    _apply(site, module_namespace, "minilm", _hugging_face(servers), "")
+    model = site.await_condition(module_namespace, "minilm", seconds=120)
+    # Whatever the branch says from now on: what is staged stays what it was.
+    servers.hub.describe(REPOSITORY, refs={"main": SECOND})
+    status = model["status"]
+    print(json.dumps(status, indent=1))
+    assert status["published"]["revision"] == FIRST
+    assert status["source"]["revision"] == FIRST
+    assert set(status["nodes"]) == set(site.cluster.gpu_nodes)
+    hexadecimal = status["published"]["manifestDigest"].removeprefix("sha256:")
+    assert status["published"]["path"] == f"/models/{module_namespace}/minilm/{hexadecimal}"
+    for node in site.cluster.gpu_nodes:
+        assert _sums_on_node(site, node, status["published"]["path"]) == _sums_here(servers.files)
+        assert status["nodes"][node]["fetchedBytes"] >= sum(file.stat().st_size for file in servers.files.iterdir())
+        assert status["nodes"][node]["fetchSeconds"] > 0
+    site.await_running(module_namespace, "engine")
+    poll(
+        "the pod has read its files",
+        lambda: site.log(module_namespace, "engine").count("\n") == len(_sums_here(servers.files)),
+    )
+    lines = site.log(module_namespace, "engine").splitlines()
+    assert {line[66:]: line[:64] for line in lines} == _sums_here(servers.files)
+
+
+def test_staging_pod_may_write_in_the_fetch_alone(site: Site, module_namespace: str) -> None:
+    pods = [pod for pod in _staging_pods(site, module_namespace) if pod["metadata"]["name"].startswith("stage-minilm")]
+    assert len(pods) == len(site.cluster.gpu_nodes)
+    for pod in pods:
+        print(json.dumps(pod["spec"]["securityContext"]))
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"]):
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"]
+            assert not context["allowPrivilegeEscalation"]
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            on_models = [each for each in container["volumeMounts"] if each["name"] == "model"]
+            written = {each["mountPath"] for each in on_models if not each.get("readOnly")}
+            expected = {"fetch": {f"/models/{module_namespace}/minilm"}, "report": {"/run/modelweights/markers"}}
+            assert written == expected.get(container["name"], set())
+
+
+def test_branch_that_moves_between_two_nodes_is_not_mixed(site: Site, servers: Servers, module_namespace: str) -> None:
+    """The first node's fetch is held until the branch has moved; the second node must get what the first one resolved."""
+    servers.hub.describe(REPOSITORY, refs={"main": FIRST})
+    home = f"/models/{module_namespace}/moved"
+    first = site.cluster.gpu_nodes[0]
+    with ThreadPoolExecutor(1) as pool, freeze_step(site.cluster, first, "prefetch", home, pool) as held:
+        _apply(site, module_namespace, "moved", _hugging_face(servers), "")
+        held()
+        servers.hub.describe(REPOSITORY, refs={"main": SECOND})
+    model = site.await_condition(module_namespace, "moved", seconds=120)
+    assert model["status"]["source"]["revision"] == FIRST
+    digests = {entry["manifestDigest"] for entry in model["status"]["nodes"].values()}
+    assert len(model["status"]["nodes"]) == len(site.cluster.gpu_nodes)
+    assert len(digests) == 1
+
+
+def test_killed_fetch_goes_on_where_it_was(site: Site, servers: Servers, module_namespace: str) -> None:
+    """SIGKILL, as a lost pod gives it; the files are right in the end, and one further staging was enough."""
+    node = site.cluster.gpu_nodes[1]
+    home = f"/models/{module_namespace}/killed"
+    with ThreadPoolExecutor(1) as pool, freeze_step(site.cluster, node, "fetch", home, pool) as held:
+        _apply(site, module_namespace, "killed", _hugging_face(servers, revision=FIRST), node)
+        held()
+        pod = next(
+            pod for pod in _staging_pods(site, module_namespace) if pod["metadata"]["name"].startswith("stage-killed")
+        )
+        site.client.remove(path_of("Pod", module_namespace, pod["metadata"]["name"]), grace_seconds=0)
+    model = site.await_condition(module_namespace, "killed", seconds=120)
+    assert _sums_on_node(site, node, model["status"]["published"]["path"]) == _sums_here(servers.files)
+
+
+def test_cache_layout_is_found_offline_by_name(site: Site, servers: Servers, module_namespace: str) -> None:
+    node = site.cluster.gpu_nodes[0]
+    source = _hugging_face(servers, revision=FIRST)
+    _apply(site, module_namespace, "cached", source, node, storage={"layout": "HuggingFaceCache"})
+    program = f"from huggingface_hub import snapshot_download; print(snapshot_download({REPOSITORY!r}))"
+    container = {
+        "command": ["python", "-c", program],
+        "env": [],
+        "envFrom": [{"configMapRef": {"name": "cached"}}],
+        **models_mount(),
+    }
+    site.client.make(
+        stand_in_pod(module_namespace, "offline", site.images.loader, "cached", container=container, **models_volume())
+    )
+    model = site.await_condition(module_namespace, "cached", seconds=120)
+    site.await_phase(module_namespace, "offline", "Succeeded")
+    found = site.log(module_namespace, "offline").strip().splitlines()[-1]
+    assert found.endswith(f"/snapshots/{FIRST}")
+    assert found == model["status"]["published"]["path"]
+
+
+@pytest.fixture
+def restricted(site: Site, make_namespace: Callable[[str, str], str]) -> Iterator[str]:
+    """A namespace that lets only `restricted` pods in, with the claim of the second storage class."""
+    name = make_namespace("tenant", "restricted")
+    shape = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    folder = f"/models/tenants/{name}"
+    # As the administrator does it: one volume for each namespace, which on every node is a folder of that node.
+    for node in site.cluster.gpu_nodes:
+        site.cluster.node_exec(node, ["install", "-d", "-g", "65532", "-m", "2775", folder, f"{folder}/.modelweights"])
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            **shape,
+            "capacity": {"storage": "1Gi"},
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": folder, "type": "Directory"},
+            "claimRef": {"namespace": name, "name": STORAGE_CLAIM},
+        },
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"namespace": name, "name": STORAGE_CLAIM},
+        "spec": {**shape, "volumeName": name, "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    manifest = {"apiVersion": "v1", "kind": "List", "items": [volume, claim]}
+    site.cluster.kubectl("create", "--filename=-", input=json.dumps(manifest))
+    yield name
+    site.remove_namespace(name)
+    site.cluster.kubectl("delete", "pv", name, "--wait=false")
+
+
+def test_bucket_is_staged_where_only_restricted_pods_are_let_in(site: Site, servers: Servers, restricted: str) -> None:
+    _secret(site, restricted, "bucket", dict(servers.store.credentials))
+    source = {
+        "objectStore": {
+            "url": "s3://weights",
+            "endpoint": servers.store.url,
+            "region": "us-east-1",
+            "pathStyle": True,
+            "credentialsSecretRef": {"name": "bucket"},
+        }
+    }
+    _apply(site, restricted, "bucket", source, "", storage={"class": STORAGE_CLASS_OF_CLAIM})
+    model = site.await_condition(restricted, "bucket", seconds=120)
+    print(json.dumps(model["status"], indent=1))
+    hexadecimal = model["status"]["published"]["manifestDigest"].removeprefix("sha256:")
+    assert model["status"]["published"]["path"] == f"claim:{STORAGE_CLAIM}/bucket/{hexadecimal}"
+    assert model["status"]["source"]["revision"].startswith("sha256:")
+
+    reader = {
+        "command": ["sh", "-c", 'cd "/data/$HERE" && sha256sum *'],
+        "env": [{"name": "HERE", "value": f"bucket/{hexadecimal}"}],
+        "securityContext": {**RESTRICTED, "runAsUser": 4711},
+        "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
+    }
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": STORAGE_CLAIM, "readOnly": True}}
+    site.client.make(
+        stand_in_pod(restricted, "reader", site.images.loader, "bucket", container=reader, volumes=[claim])
+    )
+    site.await_phase(restricted, "reader", "Succeeded")
+    lines = site.log(restricted, "reader").splitlines()
+    assert {line[66:]: line[:64] for line in lines} == _sums_here(servers.files)
+    secret = servers.store.credentials["AWS_SECRET_ACCESS_KEY"]
+    for pod in _staging_pods(site, restricted):
+        assert secret not in json.dumps(pod)
+
+
+def test_web_server_with_an_authority_of_its_own(site: Site, servers: Servers, module_namespace: str) -> None:
+    node = site.cluster.gpu_nodes[0]
+    _apply(site, module_namespace, "web", {"objectStore": {"url": f"{servers.web.url}/"}}, node)
+    model = site.await_condition(module_namespace, "web", seconds=120)
+    sums = _sums_on_node(site, node, model["status"]["published"]["path"])
+    assert sums == _sums_here(servers.files)
+
+
+def test_folder_is_copied_where_storage_asks_for_it(site: Site, servers: Servers, module_namespace: str) -> None:
+    node = site.cluster.gpu_nodes[1]
+    _apply(site, module_namespace, "copied", {"hostPath": {"path": SPLIT}}, node, storage={})
+    model = site.await_condition(module_namespace, "copied", seconds=120)
+    path = model["status"]["published"]["path"]
+    assert path.startswith(f"/models/{module_namespace}/copied/")
+    assert _sums_on_node(site, node, path) == _sums_here(servers.files)
+
+
+def test_secret_that_came_later_is_used(site: Site, module_namespace: str, late: str) -> None:
+    model = site.await_condition(module_namespace, late, seconds=120)
+    assert condition(model, "Available")["status"] == "True"
+    everything = json.dumps(model) + json.dumps(_staging_pods(site, module_namespace))
+    events = site.client.get(f"/api/v1/namespaces/{module_namespace}/events")
+    operator_log = site.cluster.kubectl("logs", "--namespace=modelweights-system", "deploy/modelweights-operator")
+    assert TOKEN not in everything + json.dumps(events) + operator_log
