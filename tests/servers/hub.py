@@ -267,9 +267,9 @@ class Hub:
             git_blob = _hash_blob(_make_pointer(sha256, stat.st_size))
         return HubFile(path, place, stat.st_size, git_blob, sha256, is_lfs)
 
-    def sign(self, path: str, expires: int) -> str:
+    def sign(self, path: str, expires: int, bound: str) -> str:
         """The signature of a link to the storage."""
-        return hmac.new(self._secret, f"{path} {expires}".encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self._secret, f"{path} {expires} {bound}".encode(), hashlib.sha256).hexdigest()
 
     def end_connections(self) -> None:
         """End all connections, idle or not."""
@@ -280,11 +280,12 @@ class Hub:
         """Let all links that were given out be refused from now on."""
         self._secret = os.urandom(16)
 
-    def make_link(self, repository: str, commit_folder: str, path: str) -> str:
-        """A signed link to the storage."""
-        target = f"/repos/{quote(repository)}/{quote(commit_folder)}/{quote(path)}"
+    def make_link(self, place: str, bound: str) -> str:
+        """A signed link to the storage; one that is bound to a range is good for no other, as with Xet at the real hub."""
+        target = f"/repos/{quote(place)}"
         expires = int(time.time() + self.setting("linkSeconds"))
-        return f"{self.data_url}{target}?X-Expires={expires}&X-Signature={self.sign(target, expires)}"
+        more = f"&X-Range={quote(bound)}" if bound else ""
+        return f"{self.data_url}{target}?X-Expires={expires}&X-Signature={self.sign(target, expires, bound)}{more}"
 
 
 def _names(revision: str, commit: str) -> bool:
@@ -492,7 +493,9 @@ class _DataHandler(_Handler):
         query = parse_qs(parts.query)
         expires = int(query.get("X-Expires", ["0"])[0])
         signature = query.get("X-Signature", [""])[0]
-        if not hmac.compare_digest(signature, self.hub.sign(parts.path, expires)) or expires <= time.time():
+        bound = query.get("X-Range", [""])[0]
+        good = hmac.compare_digest(signature, self.hub.sign(parts.path, expires, bound)) and expires > time.time()
+        if not good or (bound and bound != self.headers.get("Range")):
             self.hub.count("expired link")
             self.reply(403, b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>")
             return
@@ -642,7 +645,7 @@ class _ApiHandler(_Handler):
             headers.update({"ETag": etag, "Content-Type": "text/plain"})
             self.send_file(file, headers, fault, f"hub {unquote(raw_path)}")
             return
-        link = self.hub.make_link(repository.name, folder.name, file.path)
+        link = self.hub.make_link(f"{repository.name}/{folder.name}/{file.path}", self.headers.get("Range") or "")
         headers.update({"X-Linked-Size": str(file.size), "X-Linked-Etag": etag, "Location": link})
         self.reply(302, b"Found. Redirecting", headers)
 

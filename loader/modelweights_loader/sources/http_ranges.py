@@ -131,7 +131,8 @@ class Answer:
         if self._closed:
             return
         left = self._response.length
-        if left is not None and 0 < left <= _DRAIN_BYTES:
+        # An answer to HEAD has nothing left either, but ends only when that is read.
+        if left is not None and left <= _DRAIN_BYTES and not self._response.isclosed():
             try:
                 self._response.read()
             except (OSError, http.client.HTTPException):

@@ -30,6 +30,8 @@ _TOKEN = re.compile(r"[!-~]{1,4096}")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS = 5
 _RANGE_STATUS = frozenset({200, 206, 416})
+# The hub gives such a file itself; or the mirror knows no HEAD, and the first range shows what it does.
+_HEAD_STATUS = frozenset({200, 405, 501})
 # What storages answer to a signed URL whose time is over.
 _EXPIRED = frozenset({400, 401, 403, 404, 410})
 _NUM_LOCKS = 64
@@ -69,7 +71,7 @@ class HuggingFaceSource:
 
         asked = self._options.revision or _DEFAULT_REVISION
         request = HubRequest(self._endpoint, self._name, asked, self._token_file)
-        commit, files = list_repository(request, self._send, self._read_token())
+        commit, files = list_repository(request, self._get, self._read_token())
         described = f"{self._name} at {commit}" + ("" if asked == commit else f" ({asked})")
         return Listing(commit, files, f"{described} of {self._origin.described}", self._name)
 
@@ -83,44 +85,60 @@ class HuggingFaceSource:
         self._http.close()
 
     def _open(self, file: RemoteFile, begin: int, end: int) -> Answer:
+        """Send the request for a range, and once more with a new link where the one known is refused."""
         if begin == 0 and end == file.size_bytes:
-            # Ten thousand small files would keep ten thousand URLs.
-            answer, storage = self._follow(self._make_url(file), file, begin, end, trusted=True)
-            return self._accept(answer, file, storage)
-        lock = self._locks[hash(file.path) % _NUM_LOCKS]
-        with lock:
-            location = self._locations.get(file.path)
-            if location is None:
-                return self._resolve(file, begin, end)
-        answer, _ = self._follow(location, file, begin, end, trusted=False)
-        if answer.status not in _EXPIRED:
-            return self._accept(answer, file, location)
-        answer.close()
-        with lock:
-            # Unless another thread has a new one already.
-            if self._locations.get(file.path) == location:
-                del self._locations[file.path]
-            return self._resolve(file, begin, end)
+            # One request for each of ten thousand small files, and no link to keep.
+            return self._accept(*self._follow(self._make_url(file), file, begin, end), file)
+        location, known = self._locate(file)
+        answer, storage = self._follow(location, file, begin, end)
+        if known and storage is not None and answer.status in _EXPIRED:
+            answer.close()
+            location, _ = self._locate(file, refused=location)
+            answer, storage = self._follow(location, file, begin, end)
+        return self._accept(answer, storage, file)
 
-    def _resolve(self, file: RemoteFile, begin: int, end: int) -> Answer:
-        answer, storage = self._follow(self._make_url(file), file, begin, end, trusted=True)
-        accepted = self._accept(answer, file, storage)
-        if storage is not None:
-            self._locations[file.path] = storage
-        return accepted
+    def _locate(self, file: RemoteFile, refused: str | None = None) -> tuple[str, bool]:
+        """Find where the ranges of a file are read: its signed link in the storage, or the hub itself.
+
+        Args:
+            file: Which.
+            refused: A link that is of no use any more; another thread may have got a new one meanwhile.
+
+        Returns:
+            The URL, and whether it was known before.
+        """
+        with self._locks[hash(file.path) % _NUM_LOCKS]:
+            known = self._locations.get(file.path)
+            if known is not None and known != refused:
+                return known, True
+            url = self._make_url(file)
+            for _ in range(_MAX_REDIRECTS):
+                # Without a range: the hub binds a link to the range that it was asked for with.
+                answer = self._send("HEAD", url, {})
+                self._check_commit(answer, file)
+                if answer.status not in _REDIRECTS:
+                    if answer.status not in _HEAD_STATUS:
+                        self._accept(answer, None, file)
+                    answer.close()
+                    break
+                url = _take_location(answer, url, file)
+                if parse_origin(url) != self._origin:
+                    break
+            self._locations[file.path] = url
+            return url, False
 
     def _make_url(self, file: RemoteFile) -> str:
         return f"{self._endpoint}/{self._name}/resolve/{file.version}/{quote(file.path)}"
 
-    def _follow(self, url: str, file: RemoteFile, begin: int, end: int, *, trusted: bool) -> tuple[Answer, str | None]:
+    def _follow(self, url: str, file: RemoteFile, begin: int, end: int) -> tuple[Answer, str | None]:
         """Ask for a range and follow redirects; once they have left the hub, no token is sent any more.
 
         Returns:
             The answer, and the first URL outside of the hub.
         """
-        storage = None if trusted else url
+        storage = None if parse_origin(url) == self._origin else url
         for _ in range(_MAX_REDIRECTS):
-            answer = self._send(url, format_range(begin, end), trusted=storage is None)
+            answer = self._send("GET", url, format_range(begin, end), trusted=storage is None)
             if storage is None:
                 self._check_commit(answer, file)
             if answer.status not in _REDIRECTS:
@@ -130,15 +148,18 @@ class HuggingFaceSource:
                 storage = url
         raise WillNotWorkError(f"{file.path}: {self._origin.described} redirects without an end", reason="BadRedirect")
 
-    def _send(self, url: str, headers: dict[str, str], *, trusted: bool = True) -> Answer:
-        """Send a GET; the token goes to the endpoint's own origin and nowhere else."""
+    def _get(self, url: str, headers: dict[str, str]) -> Answer:
+        return self._send("GET", url, headers)
+
+    def _send(self, method: str, url: str, headers: dict[str, str], *, trusted: bool = True) -> Answer:
+        """Send a request; the token goes to the endpoint's own origin and nowhere else."""
         if trusted and parse_origin(url) == self._origin:
             token = self._read_token()
             if token is not None:
                 headers = {**headers, "Authorization": f"Bearer {token}"}
-        return self._http.send("GET", url, headers)
+        return self._http.send(method, url, headers)
 
-    def _accept(self, answer: Answer, file: RemoteFile, storage: str | None) -> Answer:
+    def _accept(self, answer: Answer, storage: str | None, file: RemoteFile) -> Answer:
         if answer.status in _RANGE_STATUS:
             return answer
         answer.close()

@@ -216,6 +216,24 @@ def test_a_link_whose_time_is_over_is_asked_for_again_once(open_hub: OpenHub, hu
     assert (1, 2) == (hub.requests["expired link"], count_resolved(hub))
 
 
+def test_a_link_is_good_for_every_range_since_it_is_asked_for_without_one(open_hub: OpenHub, hub: Hub) -> None:
+    """The hub binds a link to the range that it was asked for with; a whole file has a link of its own."""
+    source = open_hub(hub)
+    file = find(source)
+    for parts in (1, 5, 1):
+        assert is_vouched(file, read_whole(source, file, parts))
+    assert 0 == hub.requests["expired link"]
+    assert 3 == count_resolved(hub)
+
+
+def test_a_mirror_that_knows_no_head_is_read_all_the_same(open_hub: OpenHub, hub: Hub) -> None:
+    source = open_hub(hub)
+    for path in (WEIGHTS, "tokenizer.json"):
+        file = find(source, path)
+        hub.set_faults(Fault("resolve", "status", status=405, times=1))
+        assert is_vouched(file, read_whole(source, file, 3))
+
+
 def test_a_link_that_is_refused_at_once_is_no_endless_loop(open_hub: OpenHub, hub: Hub) -> None:
     source = open_hub(hub)
     file = find(source)
