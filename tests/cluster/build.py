@@ -53,9 +53,10 @@ PROGRAMS = {
         Program("helm", "helm", "helm.sh/helm/v3/cmd/helm"),
         Program("kind", "kind", "sigs.k8s.io/kind"),
         Program("versitygw", "versitygw", "github.com/versity/versitygw/cmd/versitygw"),
+        Program("fake-gcs-server", "fakegcs", "github.com/fsouza/fake-gcs-server"),
     )
 }
-EMBEDDED_PROGRAMS = tuple(name for name in PROGRAMS if name not in {"kind", "versitygw"})
+EMBEDDED_PROGRAMS = tuple(name for name in PROGRAMS if name not in {"kind", "versitygw", "fake-gcs-server"})
 API_PROGRAMS = ("init", "kubernetes")
 
 

@@ -45,6 +45,7 @@ class Fault:
         status: Line without the version, for example `503 Slow Down`.
         headers: Further headers of that answer.
         body: Of that answer.
+        without_length: That answer says nothing of its length.
         every: The first of so many requests that fit, and then each so many later.
         times: So often at most; 0 for ever.
     """
@@ -59,6 +60,7 @@ class Fault:
     body: bytes = (
         b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Reduce your request rate</Message></Error>"
     )
+    without_length: bool = False
     every: int = 1
     times: int = 0
     _seen: int = 0
@@ -181,7 +183,8 @@ class FaultProxy:
             self._forward(client, request, due)
 
     def _refuse(self, client: socket.socket, fault: Fault) -> None:
-        headers = {"Content-Length": str(len(fault.body)), "Connection": "close", **fault.headers}
+        length = {} if fault.without_length else {"Content-Length": str(len(fault.body))}
+        headers = {**length, "Connection": "close", **fault.headers}
         lines = [f"HTTP/1.1 {fault.status}", *(f"{name}: {value}" for name, value in headers.items())]
         client.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + fault.body)
 

@@ -273,12 +273,16 @@ def _is_address(host: str | None) -> bool:
 
 
 def _azure_account(endpoint: str, environment: Mapping[str, str]) -> str:
-    """The account is not in az://container/prefix: it is in the environment, or in the endpoint's first label."""
+    """The account is not in az://container/prefix: it is in the environment, or the endpoint has it."""
     account = environment.get("AZURE_STORAGE_ACCOUNT_NAME")
     if account:
         return account
-    host = urllib.parse.urlsplit(endpoint).hostname or ""
-    if "." in host and not _is_address(host):
-        return host.partition(".")[0]
+    parts = urllib.parse.urlsplit(endpoint)
+    in_path = parts.path.strip("/").partition("/")[0]
+    # As Azurite and Azure Stack have it: http://127.0.0.1:10000/account.
+    if in_path:
+        return in_path
+    if parts.hostname and "." in parts.hostname and not _is_address(parts.hostname):
+        return parts.hostname.partition(".")[0]
     message = "the account is not known; put AZURE_STORAGE_ACCOUNT_NAME into the Secret, or the account into the endpoint (https://ACCOUNT.blob.core.windows.net)"
     raise UsageError(message)

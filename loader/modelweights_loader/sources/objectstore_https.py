@@ -14,6 +14,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from modelweights_loader.errors import UsageError, WillNotWorkError, error_from_os
 from modelweights_loader.sources.contract import (
     Listing,
+    RangesNotSupportedError,
     RemoteFile,
     SourceChangedError,
     SourceUnavailableError,
@@ -21,6 +22,7 @@ from modelweights_loader.sources.contract import (
 )
 from modelweights_loader.sources.http_errors import read_retry_after
 from modelweights_loader.sources.http_ranges import (
+    PIECE_BYTES,
     HttpClient,
     format_range,
     parse_origin,
@@ -175,12 +177,21 @@ class HttpsSource:
         if begin >= end:
             return
         name = f"{self.url}{file.path}"
-        answer = self._send("GET", file.key, {**format_range(begin, end), **_make_condition(file.version)})
+        # Where nobody says how long a file is, there are no parts of it either.
+        is_known = file.size_bytes >= 0
+        wanted = format_range(begin, end) if is_known else {}
+        answer = self._send("GET", file.key, {**wanted, **_make_condition(file.version)})
         refusal = self._check(answer, file, name)
         if refusal is not None:
             answer.close()
             raise refusal
-        yield from read_answer(answer, name, file.size_bytes, begin, end)
+        if is_known:
+            yield from read_answer(answer, name, file.size_bytes, begin, end)
+            return
+        if begin:
+            answer.close()
+            raise RangesNotSupportedError(f"{name}: the server doesn't say how long it is; it is read in one piece")
+        yield from _read_to_end(answer)
 
     def _check(self, answer: Answer, file: RemoteFile, name: str) -> LoaderError | None:
         if answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -260,6 +271,16 @@ def _check_url(url: str, options: SourceOptions) -> None:
     if options.credentials_dir or options.endpoint or options.region or options.path_style:
         message = f"{shown}: credentials, endpoint, region and path style are for buckets; https takes a token"
         raise UsageError(message)
+
+
+def _read_to_end(answer: Answer) -> Iterator[memoryview]:
+    """Gives all of a chunked answer; one that ends early is an error of the reader below."""
+    view = memoryview(bytearray(PIECE_BYTES))
+    try:
+        while count := answer.read_into(view):
+            yield view[:count]
+    finally:
+        answer.close()
 
 
 def _find_size(answer: Answer) -> int:

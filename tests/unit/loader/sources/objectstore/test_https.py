@@ -246,6 +246,28 @@ class TestRead:
         assert (version, b"12345") == (listing.files[0].version, content)
         assert ("has no versions" in listing.described) == (not version)
 
+    def test_a_file_whose_length_nobody_says_is_read_in_one_piece(self, open_url: Open) -> None:
+        head = Fault("status", path="model.safetensors", method="HEAD", status="200 OK", body=b"", headers={"X-A": "b"})
+        head.without_length = True
+        none = Fault("status", method="HEAD", status="404 Not Found", body=b"")
+        lists = Fault("status", path="/m/", method="GET", status="404 Not Found", body=b"")
+        chunks = {"Transfer-Encoding": "chunked"}
+        content = Fault("status", method="GET", status="200 OK", body=b"5\r\n12345\r\n0\r\n\r\n", headers=chunks)
+        content.without_length = True
+        with FaultProxy() as server:
+            server.faults = [head, none, lists]
+            source = open_url(f"{server.url}/m/")
+            [file] = source.list_files().files
+            server.faults = [content]
+            found = b"".join(bytes(piece) for piece in source.read_range(file, 0, 2**62))
+            with pytest.raises(RangesNotSupportedError):
+                list(source.read_range(file, 3, 2**62))
+            content.body = b"5\r\n123"
+            with pytest.raises(SourceUnavailableError):
+                list(source.read_range(file, 0, 2**62))
+
+        assert (-1, b"12345") == (file.size_bytes, found)
+
     def test_signed_links_are_read_and_not_shown(self, open_url: Open) -> None:
         """Signed for GET alone, as they are: HEAD is refused."""
         content = Fault("status", path="/b/x.safetensors?X-Sig=secret", method="GET", status="200 OK", body=b"12345")
