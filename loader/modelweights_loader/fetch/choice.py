@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from modelweights_loader.checkpoint import MAX_INDEX_BYTES, choose_files, filter_by_index, read_weight_map
 from modelweights_loader.errors import BadCheckpointError, LoaderError, TryAgainError
-from modelweights_loader.fetch.retry import Backoff
 from modelweights_loader.fetch.transfer import Digests, find_mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from modelweights_loader.fetch.retry import Backoff
     from modelweights_loader.sources.contract import Listing, RemoteFile, Source
 
 
@@ -102,13 +102,16 @@ def _parse(content: bytes, index_name: str, described: str) -> dict[str, str]:
         os.close(descriptor)
 
 
-def read_index(source: IndexedSource, file: RemoteFile, described: str, sleep: Callable[[float], None]) -> bytes:
+def read_index(
+    source: IndexedSource, file: RemoteFile, described: str, backoff: Backoff, sleep: Callable[[float], None]
+) -> bytes:
     """Fetches the index into memory.
 
     Args:
         source: Remembers it.
         file: The index.
         described: The source in words.
+        backoff: Counts failures.
         sleep: Waits.
 
     Returns:
@@ -120,7 +123,6 @@ def read_index(source: IndexedSource, file: RemoteFile, described: str, sleep: C
     if file.size_bytes > MAX_INDEX_BYTES:
         message = f"{file.path} of {described} has {file.size_bytes} bytes, an index has at most {MAX_INDEX_BYTES}"
         raise BadCheckpointError(message, reason="InvalidIndex")
-    backoff = Backoff()
     mismatches = 0
     while True:
         try:

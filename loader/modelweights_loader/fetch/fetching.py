@@ -36,6 +36,7 @@ from modelweights_loader.fetch.published import (
     read_published,
     read_reusable,
 )
+from modelweights_loader.fetch.retry import Backoff
 from modelweights_loader.fetch.transfer import Transfer
 from modelweights_loader.fetch.workers import Counts, Download, DownloadOptions
 from modelweights_loader.interruptible import call
@@ -265,7 +266,10 @@ class _Run:
 
         def get_index(file: RemoteFile) -> bytes:
             content = read_reusable(home, file, reusable) if home is not None else None
-            return read_index(self._source, file, described, time.sleep) if content is None else content
+            if content is not None:
+                return content
+            backoff = Backoff(options.download.max_attempts, options.download.first_wait_seconds)
+            return read_index(self._source, file, described, backoff, time.sleep)
 
         files = filter_files(listing.files, options.include, options.exclude)
         chosen = choose_listed(files, described, lambda file: call(lambda: get_index(file)))

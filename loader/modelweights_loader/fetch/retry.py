@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from modelweights_loader.sources.contract import SourceUnavailableError
+from modelweights_loader.sources.contract import SourceChangedError, SourceUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,9 @@ class Backoff:
             Seconds to wait before the next attempt, or None: there is none.
         """
         self._failures += 1
-        if not error.retry or self._failures >= self._max_attempts:
+        # Another content needs another listing.
+        is_final = not error.retry or isinstance(error, SourceChangedError)
+        if is_final or self._failures >= self._max_attempts:
             return None
         longest = min(_LONGEST_SECONDS, self._first_seconds * 2.0 ** (self._failures - 1))
         asked = error.retry_after_seconds if isinstance(error, SourceUnavailableError) else None

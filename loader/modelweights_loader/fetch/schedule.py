@@ -175,22 +175,26 @@ class Schedule:
         with self._moved:
             self._restart(transfer)
 
-    def give_up_ranges(self, claim: Claim, error: LoaderError, max_restarts: int) -> None:
-        """Has a file fetched in one piece from its start, and splits no other.
+    def start_over(self, claim: Claim, error: LoaderError, max_restarts: int, *, in_one_piece: bool) -> None:
+        """Has a file fetched anew from its start, once all who work on it have noticed.
 
         Args:
-            claim: Whose begin the source refused.
-            error: What it said.
+            claim: Whose read failed.
+            error: How.
             max_restarts: It begins anew no more often than that.
+            in_one_piece: The source has no ranges: this file is not split, and none after it.
 
         Raises:
-            LoaderError: It was read from its start already.
+            LoaderError: The given one: that won't help.
         """
         with self._moved:
-            if claim.position == 0 or claim.transfer.restarts >= max_restarts:
+            if claim.is_cancelled:
+                return
+            if claim.transfer.restarts >= max_restarts or (in_one_piece and claim.position == 0):
                 raise error
-            self._has_ranges = False
-            claim.transfer.is_whole = True
+            if in_one_piece:
+                self._has_ranges = False
+                claim.transfer.is_whole = True
             claim.transfer.cancel()
 
     def _restart(self, transfer: Transfer) -> None:

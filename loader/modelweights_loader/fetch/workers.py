@@ -33,8 +33,15 @@ _TICK_SECONDS = 0.2
 _STOP_SECONDS = 1.0
 _FAIL_SECONDS = 10.0
 _MAX_RESTARTS = 5
+_MAX_DISTRUSTED = 1
 # Of a file whose size nobody says: configuration that a server packs on the fly, never weights.
 _MAX_UNKNOWN_BYTES = 2**28
+
+
+class _TooManyBytesError(TryAgainError):
+    """The source goes on where the file should end."""
+
+    reason = "TooManyBytes"
 
 
 class DownloadOptions(NamedTuple):
@@ -196,7 +203,7 @@ class Download:
         if error is None:
             self._syncer.note_whole(transfer, digests)
             self._schedule.done(transfer)
-        elif transfer.restarts:
+        elif transfer.restarts >= _MAX_DISTRUSTED:
             raise error
         else:
             self._counts.add_retry()
@@ -232,7 +239,11 @@ class _Worker:
                 self._stream(claim, syncer, backoff)
             except RangesNotSupportedError as error:
                 self._counts.add_retry()
-                self._schedule.give_up_ranges(claim, error, _MAX_RESTARTS)
+                self._schedule.start_over(claim, error, _MAX_RESTARTS, in_one_piece=True)
+            except _TooManyBytesError as error:
+                # What came before can't be believed either.
+                self._counts.add_retry()
+                self._schedule.start_over(claim, error, _MAX_DISTRUSTED, in_one_piece=False)
             except LoaderError as error:
                 wait = None if self._schedule.stop.is_set() else backoff.next_wait(error)
                 if wait is None:
@@ -272,7 +283,7 @@ class _Worker:
         file = claim.transfer.file
         if claim.position + self._filled + received > (end if end != UNKNOWN_END else _MAX_UNKNOWN_BYTES):
             message = f"{file.path} goes on behind byte {claim.position + self._filled}, where it should end; the source or a proxy is wrong"
-            raise TryAgainError(message, reason="TooManyBytes")
+            raise _TooManyBytesError(message)
         self._counts.add_fetched(received)
         if self._filled or received < _GATHER_BYTES:
             while piece:
