@@ -122,8 +122,9 @@ class BucketSource:
         hashed = add_hashes(files, self._read_whole, url)
         notes = [hashed.said] if hashed.said else []
         if allows_http(self._options.endpoint):
-            notes.append("WARNING: read without encryption, since the endpoint says http://")
-        described = "; ".join([f"{url} at {revision[:19]}…", *notes])
+            notes.append("WARNING: without encryption, since the endpoint says http://")
+        said = f" ({'; '.join(notes)})" if notes else ""
+        described = f"{url} at {revision[:19]}…{said}"
         return Listing(revision, hashed.files, described)
 
     def _read_whole(self, file: RemoteFile) -> bytes:

@@ -110,12 +110,12 @@ class HttpsSource:
         if self._options.revision not in {"", revision}:
             message = f"{self.url} has changed: its files give {revision}, not {self._options.revision}; remove the pin, or put the files back"
             raise WillNotWorkError(message, reason="SourceChanged")
-        notes = [f"{self.url} at {revision[:19]}…", f"files from {said}"]
+        notes = [f"files from {said}"]
         if any(not file.version for file in files):
             notes.append("WARNING: the server has no versions (ETag, Last-Modified), so that only hashes show a change")
         if self._origin.scheme == "http":
-            notes.append("WARNING: read without encryption, since the URL says http://")
-        return Listing(revision, files, "; ".join(notes))
+            notes.append("WARNING: without encryption, since the URL says http://")
+        return Listing(revision, files, f"{self.url} at {revision[:19]}… ({'; '.join(notes)})")
 
     def describe(self, name: str) -> Entry | None:
         """Asks for the size and the version of a file.

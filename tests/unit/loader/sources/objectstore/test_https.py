@@ -344,7 +344,7 @@ class TestAccess:
     def test_plain_http_is_read_with_a_warning(self, open_url: Open, web: WebServer) -> None:
         _put(web, "plain", FILES)
 
-        assert "WARNING: read without encryption" in open_url(f"{web.http}/plain/").list_files().described
+        assert "WARNING: without encryption" in open_url(f"{web.http}/plain/").list_files().described
 
     def test_a_tunnel_through_a_proxy(self, open_url: Open, web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
         _put(web, "tunnel", FILES)

@@ -93,7 +93,7 @@ class TestRealAnswers:
         _assert_clean(caught.value)
 
     def test_without_encryption_is_said(self, s3: S3Server, bucket: str) -> None:
-        assert "WARNING: read without encryption" in _open(s3, bucket).list_files().described
+        assert "WARNING: without encryption" in _open(s3, bucket).list_files().described
 
 
 class Row(NamedTuple):
