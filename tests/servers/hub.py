@@ -280,12 +280,12 @@ class Hub:
         """Let all links that were given out be refused from now on."""
         self._secret = os.urandom(16)
 
-    def make_link(self, place: str, bound: str) -> str:
+    def make_link(self, storage: str, place: str, bound: str) -> str:
         """A signed link to the storage; one that is bound to a range is good for no other, as with Xet at the real hub."""
         target = f"/repos/{quote(place)}"
         expires = int(time.time() + self.setting("linkSeconds"))
         more = f"&X-Range={quote(bound)}" if bound else ""
-        return f"{self.data_url}{target}?X-Expires={expires}&X-Signature={self.sign(target, expires, bound)}{more}"
+        return f"{storage}{target}?X-Expires={expires}&X-Signature={self.sign(target, expires, bound)}{more}"
 
 
 def _names(revision: str, commit: str) -> bool:
@@ -387,6 +387,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if refusal.code:
             headers["X-Error-Code"] = refusal.code
         self.reply(refusal.status, json.dumps({"error": refusal.message}).encode(), headers)
+
+    def own_url(self, url: str) -> str:
+        """A URL of this hub, by the name that the caller knows it by where it listens on every address."""
+        asked = (self.headers.get("Host") or "").rpartition(":")[0]
+        return url.replace("//0.0.0.0:", f"//{asked}:")
 
     def meet_status(self, fault: Fault | None) -> bool:
         """Answer with a fault's status, or nothing for a while; return whether that was all."""
@@ -625,7 +630,7 @@ class _ApiHandler(_Handler):
         headers = {"X-Repo-Commit": commit}
         if begin + page < len(entries):
             kept = "&".join(f"{name}={quote(value[0])}" for name, value in query.items() if name != "cursor")
-            target = f"{self.hub.url}{urlsplit(self.path).path}?{kept}&cursor={begin + page}"
+            target = f"{self.own_url(self.hub.url)}{urlsplit(self.path).path}?{kept}&cursor={begin + page}"
             headers["Link"] = f'<{target}>; rel="next"'
         self.reply_json(entries[begin : begin + page], headers)
 
@@ -645,7 +650,8 @@ class _ApiHandler(_Handler):
             headers.update({"ETag": etag, "Content-Type": "text/plain"})
             self.send_file(file, headers, fault, f"hub {unquote(raw_path)}")
             return
-        link = self.hub.make_link(f"{repository.name}/{folder.name}/{file.path}", self.headers.get("Range") or "")
+        place, bound = f"{repository.name}/{folder.name}/{file.path}", self.headers.get("Range") or ""
+        link = self.hub.make_link(self.own_url(self.hub.data_url), place, bound)
         headers.update({"X-Linked-Size": str(file.size), "X-Linked-Etag": etag, "Location": link})
         self.reply(302, b"Found. Redirecting", headers)
 
@@ -675,7 +681,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A Hugging Face hub for tests.")
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--name", help="host name in links to the storage; default: the host")
+    parser.add_argument("--name", help="host name in links; default: the host, or for 0.0.0.0 what was asked for")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--data-port", type=int, default=8081)
     given = parser.parse_args()

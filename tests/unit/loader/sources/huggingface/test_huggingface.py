@@ -107,10 +107,12 @@ def test_the_hub_of_the_tests_runs_alone_from_its_one_file(open_hub: OpenHub, tm
     root = tmp_path / "hub"
     make_repository(root, refs={"main": "one", "next": "two"})
     place = Path(__file__).resolve().parents[4] / "servers" / "hub.py"
-    command = [sys.executable, "-I", str(place), "--root", str(root), "--port", "0", "--data-port", "0"]
+    # Under that name it answers as in a pod, where it doesn't know how it is called.
+    ports = ["--port", "0", "--data-port", "0", "--name", "0.0.0.0"]  # noqa: S104 - listens on loopback
+    command = [sys.executable, "-I", str(place), "--root", str(root), *ports]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd="/") as process:
         assert process.stdout is not None
-        url = process.stdout.readline().split()[1]
+        url = process.stdout.readline().split()[1].replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - see above
         try:
             before = open_hub(None, endpoint=url).list_files().revision
             ask(f"{url}/-/refs/{NAME}", {"main": "two"})
