@@ -48,6 +48,8 @@ DEFAULTS: dict[str, Any] = {
     "lfsBytes": 10 << 20,
     # files outside of LFS come from another path of the hub, as at the real one
     "resolveCache": False,
+    # a listing of this in the place of the true one
+    "entries": None,
     # [{"where": "api|resolve|data", "path": "*", "kind": ..., "times": 1, ...}], see `Fault`
     "faults": [],
 }
@@ -624,7 +626,9 @@ class _ApiHandler(_Handler):
             revision, below = rest, ""
         commit, folder = self.hub.find_revision(repository, revision)
         recursive = query.get("recursive", ["false"])[0].lower() in ("true", "1")
-        entries = _list_tree(self.hub.list_files(folder), below.strip("/"), recursive=recursive)
+        entries = self.hub.setting("entries")
+        if entries is None:
+            entries = _list_tree(self.hub.list_files(folder), below.strip("/"), recursive=recursive)
         page = min(int(query.get("limit", ["1000"])[0]), self.hub.setting("pageSize"))
         begin = int(query.get("cursor", ["0"])[0])
         headers = {"X-Repo-Commit": commit}

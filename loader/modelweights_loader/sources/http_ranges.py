@@ -110,7 +110,8 @@ class Answer:
         """Read the whole body and close.
 
         Raises:
-            SourceUnavailableError: It is longer than the limit, or ends early.
+            SourceUnavailableError: It ends early.
+            WillNotWorkError: It is longer than the limit.
         """
         try:
             body = bytearray()
@@ -119,7 +120,8 @@ class Answer:
             while count := self.read_into(view):
                 body += view[:count]
                 if len(body) > limit_bytes:
-                    raise SourceUnavailableError(f"{self.origin.described} answers with more than {limit_bytes} bytes")
+                    message = f"{self.origin.described} answers with more than {limit_bytes} bytes; check the endpoint"
+                    raise WillNotWorkError(message, reason="BadListing")
             if expected is not None and len(body) != expected:
                 raise SourceUnavailableError(_end_early(self.origin, len(body), expected))
             return bytes(body)

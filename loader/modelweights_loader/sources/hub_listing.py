@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BAD_STATUS = 400
-_MAX_PAGE_BYTES = 64 << 20
-# Far more than any repository has that an engine loads; a listing without an end takes no more memory than this.
-_MAX_FILES = 200_000
+# A page of the tree has 0.4 MB; the answer before it names all files.
+_MAX_PAGE_BYTES = 16 << 20
+# As many as `fetch.names` takes; a listing without an end takes no more memory than these.
+_MAX_FILES = 100_000
 # Read once, when huggingface_hub is imported: it then asks no other service, writes nothing and draws nothing.
 _SETTINGS = (
     "HF_HUB_DISABLE_TELEMETRY",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from modelweights_loader.errors import LoaderError, UsageError
+from modelweights_loader.sources import hub_listing
 from modelweights_loader.sources.contract import RemoteFile, SourceOptions, SourceUnavailableError
 from modelweights_loader.sources.http_errors import read_retry_after
 from modelweights_loader.sources.huggingface import HuggingFaceSource
@@ -123,6 +124,41 @@ def test_a_file_that_the_commit_lacks(hub: Hub, open_hub: OpenHub) -> None:
     with pytest.raises(LoaderError, match=r"no file 'gone\.json'") as caught:
         list(source.read_range(RemoteFile("gone.json", 10, version=commit), 0, 10))
     assert "NotFound" == caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "reason"), [("_MAX_FILES", 4, "TooManyFiles"), ("_MAX_PAGE_BYTES", 100, "BadListing")]
+)
+def test_a_listing_without_bounds(
+    hub: Hub, open_hub: OpenHub, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, reason: str
+) -> None:
+    hub.settings["pageSize"] = 1
+    monkeypatch.setattr(hub_listing, limit, value)
+    with pytest.raises(LoaderError) as caught:
+        open_hub(hub).list_files()
+    assert (reason, 20) == (caught.value.reason, caught.value.exit_code)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"path": "x", "size": -1, "oid": "0" * 40},
+        {"path": "x", "size": "9", "oid": "0" * 40},
+        {"path": "x", "size": True, "oid": "0" * 40},
+        {"path": 7, "size": 9, "oid": "0" * 40},
+        {"path": "x", "size": 9, "oid": "none"},
+        {"path": "x", "size": 9, "oid": "0" * 40, "lfs": {"oid": "none", "size": 9, "pointerSize": 1}},
+        {"path": "x", "size": 9, "oid": "0" * 40, "lfs": {"oid": "0" * 64, "pointerSize": 1}},
+        {"path": "x", "oid": "0" * 40},
+        {"size": 9, "oid": "0" * 40},
+        "x",
+    ],
+)
+def test_a_listing_that_is_malformed(hub: Hub, open_hub: OpenHub, entry: object) -> None:
+    hub.settings["entries"] = [{"type": "file", **entry} if isinstance(entry, dict) else entry]
+    with pytest.raises(LoaderError) as caught:
+        open_hub(hub).list_files()
+    assert ("BadListing", 20) == (caught.value.reason, caught.value.exit_code)
 
 
 NOW = 1_800_000_000.0
