@@ -29,7 +29,7 @@ _BAD_STATUS = 400
 # A page of the tree has 0.4 MB; the answer before it names all files.
 _MAX_PAGE_BYTES = 16 << 20
 # As many as `fetch.names` takes; a listing without an end takes no more memory than these.
-_MAX_FILES = 100_000
+_MAX_ENTRIES = 100_000
 # Read once, when huggingface_hub is imported: it then asks no other service, writes nothing and draws nothing.
 _SETTINGS = (
     "HF_HUB_DISABLE_TELEMETRY",
@@ -124,12 +124,12 @@ def _list_commit(api: HfApi, request: HubRequest, transport: _Transport) -> tupl
         _check_access(api, request.name)
     files = []
     # Without `expand` it has all that is needed, in pages of 1000 and not of 50.
-    for entry in api.list_repo_tree(request.name, recursive=True, revision=commit):
+    for count, entry in enumerate(api.list_repo_tree(request.name, recursive=True, revision=commit)):
+        if count >= _MAX_ENTRIES:
+            raise WillNotWorkError(f"{request.name} has more than {_MAX_ENTRIES} files", reason="TooManyFiles")
         # Folders have no size.
         if hasattr(entry, "size"):
             files.append(_make_file(entry, commit, request))
-        if len(files) > _MAX_FILES:
-            raise WillNotWorkError(f"{request.name} has more than {_MAX_FILES} files", reason="TooManyFiles")
     return commit, tuple(files)
 
 

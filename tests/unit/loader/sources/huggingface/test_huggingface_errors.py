@@ -127,7 +127,7 @@ def test_a_file_that_the_commit_lacks(hub: Hub, open_hub: OpenHub) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "reason"), [("_MAX_FILES", 4, "TooManyFiles"), ("_MAX_PAGE_BYTES", 100, "BadListing")]
+    ("limit", "value", "reason"), [("_MAX_ENTRIES", 4, "TooManyFiles"), ("_MAX_PAGE_BYTES", 100, "BadListing")]
 )
 def test_a_listing_without_bounds(
     hub: Hub, open_hub: OpenHub, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, reason: str
