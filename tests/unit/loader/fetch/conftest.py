@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -11,7 +13,7 @@ from modelweights_loader.fetch.workers import DownloadOptions
 from modelweights_loader.memory import Reserve
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from tests.unit.loader.fetch.scripted_source import ScriptedSource
 
@@ -27,8 +29,10 @@ class Fetch(Protocol):
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
+def home() -> Iterator[Path]:
+    """In memory, where bringing data to the disk costs nothing; tests that are about a disk have the fixture `disk`."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="loader-test-") as folder:
+        yield Path(folder) / "home"
 
 
 @pytest.fixture
