@@ -22,6 +22,7 @@ from modelweights_loader.residency import Residency, measure
 from modelweights_loader.structure import Structure, read_structure
 from modelweights_loader.tune_choice import (
     DEFAULT_QUEUE_SIZES,
+    MIN_ROUNDS,
     Candidate,
     Choice,
     Timing,
@@ -229,14 +230,17 @@ class _Race:
             timings[candidate] = self._time(timing)
             on_progress(_describe(timings[candidate]))
         finalists = list_finalists(list(timings.values()), default)
-        finalists = fit_in_time(finalists, self._whole_seconds, self._deadline - time.monotonic())
         for turn in range(_MAX_ROUNDS - 1):
-            running = [candidate for candidate in finalists if not timings[candidate].refusal]
+            left = self._deadline - time.monotonic()
+            finalists = [candidate for candidate in finalists if not timings[candidate].refusal]
+            missing = MIN_ROUNDS - 1 - turn
+            if missing > 0:
+                finalists = fit_in_time(finalists, self._whole_seconds, left, missing)
             # Whole turns only, or the fastest would have enough rounds before there is anything to compare them with.
-            if time.monotonic() + sum(self._whole_seconds[candidate] for candidate in running) > self._deadline:
+            if estimate_repetitions(finalists, self._whole_seconds, 1) > left:
                 break
             # To and fro, so that nobody always comes after the same one.
-            for candidate in running if turn % 2 else reversed(running):
+            for candidate in finalists if turn % 2 else reversed(finalists):
                 timings[candidate] = self._time(timings[candidate])
                 on_progress(_describe(timings[candidate]))
         return list(timings.values())

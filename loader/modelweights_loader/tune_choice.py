@@ -180,21 +180,27 @@ def list_finalists(timings: list[Timing], default: Candidate) -> list[Candidate]
     return [timing.candidate for timing in sorted(finalists, key=lambda timing: timing.median_seconds)]
 
 
-def estimate_repetitions(finalists: Sequence[Candidate], whole_seconds: Mapping[Candidate, float]) -> float:
-    """Estimates how long it takes to give each of them as many rounds as are published, after its first one.
+def estimate_repetitions(
+    finalists: Sequence[Candidate], whole_seconds: Mapping[Candidate, float], turns: int = MIN_ROUNDS - 1
+) -> float:
+    """Estimates how long further rounds take.
 
     Args:
         finalists: From `list_finalists`.
         whole_seconds: What a load of each takes, with the start of its process.
+        turns: How many; by default what makes the first round enough to be published.
 
     Returns:
         Seconds.
     """
-    return (MIN_ROUNDS - 1) * sum(whole_seconds[candidate] for candidate in finalists)
+    return turns * sum(whole_seconds[candidate] for candidate in finalists)
 
 
 def fit_in_time(
-    finalists: Sequence[Candidate], whole_seconds: Mapping[Candidate, float], seconds_left: float
+    finalists: Sequence[Candidate],
+    whole_seconds: Mapping[Candidate, float],
+    seconds_left: float,
+    turns: int = MIN_ROUNDS - 1,
 ) -> list[Candidate]:
     """Leaves away the slowest, until the others can have enough rounds: a few that are known beat many that are not.
 
@@ -205,12 +211,13 @@ def fit_in_time(
         finalists: Fastest first.
         whole_seconds: See `estimate_repetitions`.
         seconds_left: For all repetitions.
+        turns: See `estimate_repetitions`.
 
     Returns:
         The fastest.
     """
     kept = list(finalists)
-    while len(kept) > _COMPARED and estimate_repetitions(kept, whole_seconds) > seconds_left:
+    while len(kept) > _COMPARED and estimate_repetitions(kept, whole_seconds, turns) > seconds_left:
         kept.pop()
     return kept
 

@@ -162,6 +162,8 @@ def test_the_slowest_give_way_until_the_others_have_time_for_enough_rounds(
 ) -> None:
     whole_seconds = {CACHED: 1.0, SERIAL: 2.0, PLAIN: 4.0, DIRECT: 8.0}
     assert kept == fit_in_time([CACHED, SERIAL, PLAIN], whole_seconds, seconds_left)
+    # With one turn behind them half of the time is enough.
+    assert kept == fit_in_time([CACHED, SERIAL, PLAIN], whole_seconds, seconds_left / 2, turns=1)
 
 
 def test_without_finalists_no_time_is_needed() -> None:
