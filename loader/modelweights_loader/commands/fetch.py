@@ -81,6 +81,9 @@ def _add_source_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--token-file", metavar="F", type=parse_place, help="a token, read at each use")
     command.add_argument("--credentials-dir", metavar="D", type=parse_place, help="one file for each credential")
     command.add_argument("--ca-file", metavar="F", type=parse_place, help="PEM bundle for TLS")
+    command.add_argument(
+        "--extra-ca-env", metavar="NAME", type=parse_place, help="variable with PEM to trust beside the system's"
+    )
 
 
 def _parse_connections(text: str) -> int:
@@ -103,11 +106,18 @@ def run(arguments: argparse.Namespace) -> Outcome:
     Raises:
         LoaderError: It failed; its kind and reason say how.
     """
+    from modelweights_loader.sources.extra_ca import open_ca_file  # noqa: PLC0415 - see the package's docstring
+
+    with open_ca_file(arguments.ca_file, arguments.extra_ca_env) as ca_file:
+        return _run(arguments, ca_file)
+
+
+def _run(arguments: argparse.Namespace, ca_file: str | None) -> Outcome:
     from modelweights_loader.fetch.fetching import PLANNED, fetch  # noqa: PLC0415 - see the package's docstring
     from modelweights_loader.progress import make_progress_printer  # noqa: PLC0415
     from modelweights_loader.sources.open_source import open_source  # noqa: PLC0415
 
-    source = open_source(arguments.source, _source_options(arguments))
+    source = open_source(arguments.source, _source_options(arguments, ca_file))
     try:
         result = fetch(
             arguments.path,
@@ -123,7 +133,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     return Outcome(result.reason, _describe(result), _figures(result))
 
 
-def _source_options(arguments: argparse.Namespace) -> SourceOptions:
+def _source_options(arguments: argparse.Namespace, ca_file: str | None) -> SourceOptions:
     from modelweights_loader.sources.contract import SourceOptions  # noqa: PLC0415 - see the package's docstring
 
     return SourceOptions(
@@ -134,7 +144,7 @@ def _source_options(arguments: argparse.Namespace) -> SourceOptions:
         anonymous=arguments.anonymous,
         token_file=arguments.token_file,
         credentials_dir=arguments.credentials_dir,
-        ca_file=arguments.ca_file,
+        ca_file=ca_file,
         stall_seconds=arguments.stall_seconds,
         num_connections=arguments.num_connections,
     )
