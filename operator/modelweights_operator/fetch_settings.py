@@ -49,7 +49,7 @@ class _Proxy(_Strict):
 
 
 class _Fetch(_Strict):
-    num_connections: int = Field(default=8, ge=1, le=256)
+    num_connections: int = Field(default=8, ge=1, le=64)
     max_bytes_per_second: int | str = 0
     max_concurrent_per_host: int = Field(default=20, ge=0, le=100_000)
     max_concurrent_per_node: int = Field(default=1, ge=1, le=100)

@@ -97,6 +97,7 @@ ACCEPTED = {
     ),
     "a bucket of anybody's": store("gs://bucket", anonymous=True),
     "a container with an endpoint": store("az://container/a/b/", endpoint="https://account.blob.core.windows.net"),
+    "a web server with a token": store("https://files.example/x/", credentialsSecretRef={"name": "t"}),
     "a web server": store("https://files.example:8443/llama/v1.0/"),
     "a bucket with what is off": store("gs://bucket", region="", pathStyle=False),
     "chosen files": {**hub(), "files": {"include": ["*.safetensors", "x/**"], "exclude": ["a"] * 32}},
@@ -194,7 +195,7 @@ REJECTED = {
     "a region of gs": (store("gs://b", region="eu"), "region and pathStyle are for s3:// only"),
     "a path style of az": (store("az://b", pathStyle=True), "region and pathStyle are for s3:// only"),
     "an endpoint of https": (store("https://files/x/", endpoint="https://y"), "aren't for https://"),
-    "credentials of https": (store("https://files/x/", credentialsSecretRef={"name": "k"}), "aren't for https://"),
+    "nobody of https": (store("https://files/x/", anonymous=True), "aren't for https://"),
     "credentials of nobody": (store(anonymous=True, credentialsSecretRef={"name": "k"}), "anonymous sends no credentials"),
     "files of what is used in place": ({"source": HOST, "files": {"include": ["*"]}}, "files is for what is fetched"),
     "an absolute pattern": ({**hub(), "files": {"include": ["/etc/*"]}}, "must be relative patterns"),
@@ -256,8 +257,7 @@ def test_defaults_are_filled_in(admin: Kube, namespace: str) -> None:
 
 
 def test_defaults_of_fetched_sources_are_filled_in(admin: Kube, namespace: str) -> None:
-    token = {"tokenSecretRef": {"name": "t"}}
-    found = dry_run(admin, namespace, {**hub(**token), "storage": {}})["spec"]
+    found = dry_run(admin, namespace, {**hub(tokenSecretRef={"name": "t"}), "storage": {}})["spec"]
     assert found["source"]["huggingFace"] == {
         "repository": "org/name",
         "revision": "main",

@@ -1,7 +1,14 @@
 """Settings: read from the environment, and what is wrong is named."""
 
+import json
+import subprocess
+import sys
+from typing import Any
+
 import pytest
 
+from modelweights_operator import fetch_settings
+from modelweights_operator.domain.snapshot import FetchSettings, StorageClass
 from modelweights_operator.errors import SettingsError
 from modelweights_operator.settings import Settings, from_environment
 
@@ -44,3 +51,108 @@ def test_all_of_them() -> None:
 def test_a_wrong_setting_is_named(variable: str, value: str) -> None:
     with pytest.raises(SettingsError, match=variable):
         from_environment({**IMAGE, variable: value})
+
+
+# --- fetching -----------------------------------------------------------------------------------------------------
+
+
+PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+
+def with_classes(*classes: Any) -> dict[str, str]:
+    return {**IMAGE, "MODELWEIGHTS_STORAGE_CLASSES": json.dumps(classes)}
+
+
+def with_fetch(**fields: Any) -> dict[str, str]:
+    return {**IMAGE, "MODELWEIGHTS_FETCH": json.dumps(fields)}
+
+
+def test_storage_classes() -> None:
+    classes = (
+        {"name": "nvme", "root": "/data", "default": True},
+        {"name": "b", "root": "/data2", "reserve": "10Gi"},
+        {"name": "c", "claimName": "models", "reserve": "2.5%"},
+    )
+    assert from_environment(with_classes(*classes)).storage_classes == (
+        StorageClass("nvme", root="/data", reserve="5%", is_default=True),
+        StorageClass("b", root="/data2", reserve=str(10 * 2**30)),
+        StorageClass("c", claim="models", reserve="2.5%"),
+    )
+
+
+def test_fetch_settings() -> None:
+    assert from_environment(IMAGE).fetch == FetchSettings()
+    environment = with_fetch(
+        numConnections=4,
+        maxBytesPerSecond="500M",
+        maxConcurrentPerHost=0,
+        maxConcurrentPerNode=2,
+        huggingFaceEndpoint="https://mirror/hf/",
+        proxy={"http": "", "https": "http://proxy:3128", "no": "10.0.0.0/8,.local"},
+    )
+    assert from_environment({**environment, "MODELWEIGHTS_EXTRA_CA": PEM}).fetch == FetchSettings(
+        num_connections=4,
+        max_bytes_per_second=500_000_000,
+        max_concurrent_per_host=0,
+        max_concurrent_per_node=2,
+        hugging_face_endpoint="https://mirror/hf",
+        proxy={
+            "HTTPS_PROXY": "http://proxy:3128",
+            "NO_PROXY": "10.0.0.0/8,.local",
+            "https_proxy": "http://proxy:3128",
+            "no_proxy": "10.0.0.0/8,.local",
+        },
+        extra_ca=PEM,
+    )
+
+
+NVME = {"name": "nvme", "root": "/data"}
+WRONG = {
+    "no name": (with_classes({"root": "/data"}), "storage.classes.0.name: Field required"),
+    "a name that is none": (with_classes({"name": "A b", "root": "/data"}), "storage.classes.0.name"),
+    "neither root nor claim": (with_classes({"name": "a"}), "a needs exactly one of root and claimName"),
+    "both": (with_classes({**NVME, "claimName": "c"}), "nvme needs exactly one of root and claimName"),
+    "a relative root": (with_classes({"name": "a", "root": "data"}), "a has the root 'data': absolute"),
+    "the root itself": (with_classes({"name": "a", "root": "/"}), "a has the root '/'"),
+    "a root that climbs": (with_classes({"name": "a", "root": "/data/../etc"}), "written out"),
+    "a reserve that is none": (with_classes({**NVME, "reserve": "much"}), "nvme has the reserve 'much'"),
+    "a reserve of all": (with_classes({**NVME, "reserve": "100%"}), "nvme has the reserve '100%'"),
+    "a name twice": (with_classes(NVME, {"name": "nvme", "root": "/b"}), "has nvme twice"),
+    "two defaults": (
+        with_classes({**NVME, "default": True}, {"name": "b", "root": "/b", "default": True}),
+        "more than one default (nvme, b)",
+    ),
+    "a root in a root": (with_classes(NVME, {"name": "b", "root": "/data/b"}), "the root of b lies in that of nvme"),
+    "one root for two": (with_classes(NVME, {"name": "b", "root": "/data"}), "lies in that of"),
+    "a key of no class": (with_classes({**NVME, "size": 1}), "storage.classes.0.size: Extra inputs"),
+    "classes that are no JSON": ({**IMAGE, "MODELWEIGHTS_STORAGE_CLASSES": "{"}, "MODELWEIGHTS_STORAGE_CLASSES is no JSON"),
+    "no connections": (with_fetch(numConnections=0), "fetch.numConnections"),
+    "a rate that is none": (with_fetch(maxBytesPerSecond="fast"), "fetch.maxBytesPerSecond is 'fast'"),
+    "a negative rate": (with_fetch(maxBytesPerSecond=-1), "fetch.maxBytesPerSecond is -1"),
+    "no fetch on a node": (with_fetch(maxConcurrentPerNode=0), "fetch.maxConcurrentPerNode"),
+    "a mirror with a password": (with_fetch(huggingFaceEndpoint="https://a:b@mirror"), "fetch.huggingFaceEndpoint"),
+    "a proxy of another protocol": (with_fetch(proxy={"https": "socks5://p"}), "fetch.proxy.https isn't the URL of a proxy"),
+    "a proxy with a password": (with_fetch(proxy={"http": "http://a:b@p"}), "fetch.proxy.http has a user name"),
+    "an unknown key": (with_fetch(speed=1), "fetch.speed: Extra inputs"),
+    "no certificate": ({**IMAGE, "MODELWEIGHTS_EXTRA_CA": "x"}, "fetch.extraCABundle holds no certificate"),
+    "a private key": ({**IMAGE, "MODELWEIGHTS_EXTRA_CA": f"{PEM}-----BEGIN PRIVATE KEY-----"}, "holds a private key"),
+    "too many certificates": ({**IMAGE, "MODELWEIGHTS_EXTRA_CA": PEM * 2500}, "a variable of a container takes 131049"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("environment", "expected"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_with_fetching_is_named(environment: dict[str, str], expected: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        from_environment(environment)
+    assert expected in str(caught.value)
+    assert "a:b@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("more", "fits"), [(0, True), (1, False)])
+def test_the_bound_of_certificates_is_that_of_the_kernel(more: int, fits: bool) -> None:  # noqa: FBT001
+    environment = {fetch_settings.EXTRA_CA: "x" * (fetch_settings.MAX_CA_BYTES + more)}
+    try:
+        started = subprocess.run([sys.executable, "-c", ""], env=environment, check=False, timeout=60).returncode == 0
+    except OSError:
+        started = False
+    assert started == fits

@@ -11,7 +11,7 @@ _ENDPOINT: Final = r"^(https?://[^/?#@\s]+(/[^?#@\s]*)?)?$"
 """No user name and password, no query: such a URL would stand in arguments and logs."""
 _EXACTLY_ONE: Final = "exactly one of huggingFace, objectStore, persistentVolumeClaim and hostPath must be given"
 _ONLY_S3: Final = "region and pathStyle are for s3:// only: leave them out"
-_NOT_FOR_HTTPS: Final = "endpoint, anonymous and credentialsSecretRef aren't for https://: leave them out"
+_NOT_FOR_HTTPS: Final = "endpoint and anonymous aren't for https://: leave them out"
 _ANONYMOUS: Final = "anonymous sends no credentials: leave out credentialsSecretRef, or set anonymous to false"
 _PATTERN_RULES: Final = rules(
     (
@@ -137,8 +137,8 @@ class ObjectStoreSource(Model):
             ),
             (
                 (
-                    "((!has(self.endpoint) || self.endpoint == '') && (!has(self.anonymous) || !self.anonymous) && "
-                    "!has(self.credentialsSecretRef)) || !self.url.startsWith('https://')"
+                    "((!has(self.endpoint) || self.endpoint == '') && (!has(self.anonymous) || !self.anonymous)) || "
+                    "!self.url.startsWith('https://')"
                 ),
                 _NOT_FOR_HTTPS,
             ),
@@ -177,9 +177,9 @@ class ObjectStoreSource(Model):
     credentials_secret_ref: SecretReference | None = Field(
         default=None,
         description=(
-            "Secret whose keys are named as the store's environment variables, such as AWS_ACCESS_KEY_ID. It is mounted "
-            "into the step that fetches alone, and read anew at each attempt. Without one: the identity of the staging "
-            "pod's service account."
+            "Secret whose keys are named as the store's environment variables, such as AWS_ACCESS_KEY_ID; for https:// its "
+            "key token holds a bearer token. It is mounted into the step that fetches alone, and read anew at each attempt. "
+            "Without one: the identity of the staging pod's service account, as far as it has any."
         ),
     )
 
@@ -187,8 +187,7 @@ class ObjectStoreSource(Model):
     def _fitting(self) -> "ObjectStoreSource":
         if (self.region or self.path_style) and not self.url.startswith("s3://"):
             raise ValueError(_ONLY_S3)
-        beside = self.endpoint or self.anonymous or self.credentials_secret_ref
-        if beside and self.url.startswith("https://"):
+        if (self.endpoint or self.anonymous) and self.url.startswith("https://"):
             raise ValueError(_NOT_FOR_HTTPS)
         if self.anonymous and self.credentials_secret_ref is not None:
             raise ValueError(_ANONYMOUS)

@@ -17,7 +17,9 @@ MAX_QUICK_ATTEMPTS: Final = 5
 OUT_OF_MEMORY_EXIT_CODE: Final = 137
 
 SOURCE_CHANGED: Final = "SourceChanged"
-MENDED_ELSEWHERE: Final = frozenset({"SecretMissing", "UnknownCredential", "Unauthorized", "Gated", "Forbidden"})
+MENDED_ELSEWHERE: Final = frozenset(
+    {"SecretMissing", "UnknownCredential", "CredentialsExpired", "Unauthorized", "Gated", "Forbidden"}
+)
 """The loader's reasons that call for a Secret or for rights, and for no change of the spec."""
 IMAGE_PULL_FAILED: Final = "ImagePullFailed"
 _IMAGE_REASONS: Final = frozenset(

@@ -150,8 +150,7 @@ def _fetch(staging: Staging) -> list[str]:
         "disk-reserve": storage.find_class(spec, staging.policy).reserve,
         "num-connections": str(settings.num_connections),
         "max-bytes-per-second": str(settings.max_bytes_per_second or ""),
-        "token-file": f"{_TOKEN_MOUNT}/token" if hugging_face and hugging_face.token_secret_ref else "",
-        "credentials-dir": _CREDENTIALS_MOUNT if object_store and object_store.credentials_secret_ref else "",
+        **_secret_places(spec),
         "extra-ca-env": CA_VARIABLE if settings.extra_ca else "",
     }
     flags = {
@@ -165,6 +164,17 @@ def _fetch(staging: Staging) -> list[str]:
         *(f"--include={pattern}" for pattern in (files.include if files else ())),
         *(f"--exclude={pattern}" for pattern in (files.exclude if files else ())),
     ]
+
+
+def _secret_places(spec: Spec) -> dict[str, str]:
+    """Where the step finds what `_secrets` mounts."""
+    hugging_face, object_store = spec.source.hugging_face, spec.source.object_store
+    if hugging_face and hugging_face.token_secret_ref:
+        return {"token-file": f"{_TOKEN_MOUNT}/token"}
+    if object_store and object_store.credentials_secret_ref:
+        is_web = object_store.url.startswith("https://")
+        return {"token-file": f"{_CREDENTIALS_MOUNT}/token"} if is_web else {"credentials-dir": _CREDENTIALS_MOUNT}
+    return {}
 
 
 # --- containers -------------------------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelweights_operator.api.v1alpha1 import Spec
 from modelweights_operator.domain import names
-from tests.unit.domain.samples import DIGEST_A, make_claim_spec, make_spec
+from tests.unit.domain.samples import DIGEST_A, make_claim_spec, make_fetch_spec, make_spec
 
 DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 LABEL_VALUE = re.compile(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
@@ -111,3 +112,55 @@ def test_a_block_size_written_otherwise_stages_nothing_again(size: int | str) ->
 
 def test_claims_of_another_path_are_another_staging() -> None:
     assert names.staging_digest(make_claim_spec("a")) != names.staging_digest(make_claim_spec("b"))
+
+
+def test_hashes_of_what_knew_nothing_of_fetching_stay() -> None:
+    """Written out: another hash would stage every object again at the upgrade."""
+    assert names.staging_digest(make_spec()) == "4a3b6b12f9"
+    assert names.staging_digest(make_claim_spec()) == "75409a2892"
+    other = make_spec(prefetch={"numThreads": 4}, validation={"mode": "Structure"})
+    assert names.staging_digest(other) == "47f72b3bc9"
+
+
+HUB = {"huggingFace": {"repository": "org/name"}}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        make_fetch_spec({"huggingFace": {"repository": "org/other"}}),
+        make_fetch_spec({"huggingFace": {"repository": "org/name", "revision": "v2"}}),
+        make_fetch_spec({"huggingFace": {"repository": "org/name", "endpoint": "https://mirror"}}),
+        make_fetch_spec(files={"exclude": ["x"]}),
+        make_fetch_spec(storage={"class": "nvme"}),
+        make_fetch_spec(storage={"layout": "HuggingFaceCache"}),
+    ],
+)
+def test_what_changes_what_is_fetched_stages_again(changed: Spec) -> None:
+    assert names.staging_digest(changed) != names.staging_digest(make_fetch_spec())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (HUB, {"huggingFace": {"repository": "org/name", "tokenSecretRef": {"name": "t"}}}),
+        (HUB, {"huggingFace": {"repository": "org/name", "revision": "main"}}),
+        (
+            {"objectStore": {"url": "s3://b", "anonymous": True}},
+            {"objectStore": {"url": "s3://b", "credentialsSecretRef": {"name": "k"}}},
+        ),
+    ],
+)
+def test_how_one_gets_at_a_source_stages_nothing_again(one: dict[str, object], other: dict[str, object]) -> None:
+    first, second = make_fetch_spec(one), make_fetch_spec(other)
+    assert names.staging_digest(first) == names.staging_digest(second)
+    assert names.source_digest(first) == names.source_digest(second)
+
+
+def test_a_copy_is_another_staging_than_the_use_in_place() -> None:
+    assert names.staging_digest(make_claim_spec(storage={})) != names.staging_digest(make_claim_spec())
+
+
+def test_a_revision_belongs_to_the_source_alone() -> None:
+    other = make_fetch_spec(files={"exclude": ["x"]}, storage={"class": "nvme"}, prefetch={"numThreads": 1})
+    assert names.source_digest(other) == names.source_digest(make_fetch_spec())

@@ -60,6 +60,8 @@ class World:
                 boot_id=notes[names.BOOT_ID_ANNOTATION],
                 round=int(notes[names.ROUND_ANNOTATION]),
                 created_at=self.now,
+                source_digest=notes.get(names.SOURCE_DIGEST_ANNOTATION, ""),
+                revision=notes.get(names.REVISION_ANNOTATION, ""),
             )
             self.jobs.setdefault(job.name, job)
 
