@@ -10,7 +10,7 @@ CLUSTER := $(PYTHON) -m tests.cluster
 PROVIDER ?= auto
 export MODELWEIGHTS_CLUSTER_PROVIDER := $(PROVIDER)
 
-.PHONY: help demo test lint unit engines fuzz integration e2e bench bench-loader generate image cluster-up cluster-down clean setup
+.PHONY: help demo test lint unit engines fuzz integration e2e bench bench-fetch bench-loader generate image cluster-up cluster-down clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ e2e: needs-cluster setup ## tests on real kubelets: the operator from its image,
 
 bench: setup ## all measurements, each beside what it is compared with (an hour or more)
 	$(PYTHON) -m tests.bench all
+
+bench-fetch: setup ## fetch beside rclone and the plain library, from an S3 server on loopback
+	$(PYTHON) -m tests.bench fetch
 
 bench-loader: setup ## those of the loader, without a cluster; one alone by `python -m tests.bench NAME`
 	$(PYTHON) -m tests.bench loader

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tests.bench import apply_to_ready, cold_pages, headers, load, prefetch, startup, validate
+from tests.bench import apply_to_ready, cold_pages, fetch, headers, load, prefetch, startup, validate
 from tests.bench.figures import say, write_result
 from tests.bench.processes import BenchmarkError
 from tests.bench.render import DOCUMENTS, format_result, render
@@ -26,6 +26,7 @@ class Benchmark(NamedTuple):
 STAGING: Final = Benchmark(apply_to_ready.add_arguments, apply_to_ready.run, "from apply to Ready, on a cluster")
 LOADER: Final = {
     "startup": Benchmark(startup.add_arguments, startup.run, "start-up time of each command"),
+    "fetch": Benchmark(fetch.add_arguments, fetch.run, "fetch beside rclone and the plain library"),
     "headers": Benchmark(headers.add_arguments, headers.run, "headers of 1,000 shards"),
     "prefetch": Benchmark(prefetch.add_arguments, prefetch.run, "prefetch beside others, by storage"),
     "validate": Benchmark(validate.add_arguments, validate.run, "validate beside a bare script"),

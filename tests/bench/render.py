@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench import apply_to_ready, cold_pages, headers, load, prefetch_tables, startup, validate
+from tests.bench import apply_to_ready, cold_pages, fetch, headers, load, prefetch_tables, startup, validate
 from tests.bench.figures import describe_result
 
 DOCUMENTS: Final = (Path("docs/benchmarks.md"), Path("docs/tuning.md"))
@@ -19,6 +19,7 @@ MAKERS: Final[dict[str, Tables]] = {
     "staging": apply_to_ready.make_tables,
     "prefetch": prefetch_tables.make_tables,
     "validate": validate.make_tables,
+    "fetch": fetch.make_tables,
     "headers": headers.make_tables,
     "load": load.make_tables,
     "startup": startup.make_tables,
