@@ -107,6 +107,26 @@ class Folder:
             refuse_planted(shown)
         return descriptor
 
+    def create(self, name: str) -> int:
+        """Makes a new regular file, open for reading and writing.
+
+        Args:
+            name: Of the file.
+
+        Returns:
+            A descriptor.
+
+        Raises:
+            FileExistsError: The name is taken.
+            LoaderError: It can't be made.
+        """
+        try:
+            return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FILE, 0o644, dir_fd=self.descriptor)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise error_of(error, "make", f"{self.shown}/{name}") from error
+
     def status(self, name: str) -> os.stat_result | None:
         """Looks at an entry without following it; None where there is none."""
         try:

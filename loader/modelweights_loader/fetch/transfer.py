@@ -122,8 +122,7 @@ class Transfer:
                 with saying("read", shown):
                     self._prove_prefix(on_read)
             else:
-                folder.unlink(name)
-                self.descriptor = folder.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+                self.descriptor = _create(folder, name)
             with saying("write", shown):
                 if self.file.size_bytes >= _ALLOCATE_FROM_BYTES:
                     allocate(self.descriptor, self.frontier, self.file.size_bytes)
@@ -276,6 +275,15 @@ class Transfer:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+
+def _create(folder: Folder, name: str) -> int:
+    """Makes a new file; what has its name, whatever it is, goes and is not written to."""
+    try:
+        return folder.create(name)
+    except FileExistsError:
+        folder.unlink(name)
+        return folder.create(name)
 
 
 def find_mismatch(file: RemoteFile, digests: Digests, source: str) -> BadCheckpointError | None:
