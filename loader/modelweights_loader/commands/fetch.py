@@ -210,8 +210,8 @@ def _describe(result: FetchResult) -> str:
 
 
 def _show_plan(arguments: argparse.Namespace, result: FetchResult) -> Outcome:
-    from modelweights_loader.fetch.fetching import DEFAULT_RESERVE, find_existing_parent  # noqa: PLC0415 - see the package
-    from modelweights_loader.fetch.plan import check_room  # noqa: PLC0415
+    from modelweights_loader.fetch.fetching import DEFAULT_RESERVE  # noqa: PLC0415 - see the package
+    from modelweights_loader.fetch.plan import check_room, find_existing_parent  # noqa: PLC0415
     from modelweights_loader.quantity import format_bytes  # noqa: PLC0415
 
     plan = result.plan

@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from modelweights_loader.errors import WillNotWorkError
+from modelweights_loader.errors import LoaderError, WillNotWorkError
 from modelweights_loader.fetch.choice import IndexedSource, choose_listed, filter_files, read_index
 from modelweights_loader.fetch.folders import Folder, open_home, split
 from modelweights_loader.fetch.journal import Journal, Record, identify
@@ -37,16 +36,17 @@ from modelweights_loader.fetch.published import (
     read_reusable,
 )
 from modelweights_loader.fetch.retry import Backoff
+from modelweights_loader.fetch.ticker import Ticker
 from modelweights_loader.fetch.transfer import Transfer
 from modelweights_loader.fetch.workers import Counts, Download, DownloadOptions
 from modelweights_loader.interruptible import call
 from modelweights_loader.memory import Reserve, measure_room
-from modelweights_loader.prefetch import Progress
 from modelweights_loader.sources.contract import SourceChangedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from modelweights_loader.prefetch import Progress
     from modelweights_loader.sources.contract import Listing, RemoteFile, Source
 
 FETCHED = "Fetched"
@@ -56,8 +56,6 @@ PAGES_KEPT, PAGES_KEPT_PARTLY, PAGES_DROPPED = "Kept", "KeptPartly", "Dropped"
 DEFAULT_RESERVE = Reserve(percent=5.0)
 
 _PINNED = re.compile(r"[0-9a-f]{40}|sha256:[0-9a-f]{64}")
-_PROGRESS_PERCENT = 10
-_PROGRESS_SECONDS = 30.0
 
 
 class FetchOptions(NamedTuple):
@@ -252,11 +250,26 @@ class _Run:
         )
 
     def _list(self) -> Listing:
-        listing = call(self._source.list_files)
+        listing = self._ask()
         check_files(listing.files)
         listing = listing._replace(name=listing.name or _name_by_url(self._options.url))
         list_snapshot_parts(self._options.layout, listing.name, listing.revision, listing.described)
         return listing
+
+    def _ask(self) -> Listing:
+        backoff = self._make_backoff()
+        while True:
+            try:
+                return call(self._source.list_files)
+            except LoaderError as error:
+                wait = backoff.next_wait(error)
+                if wait is None:
+                    raise
+                self._say(f"{error.message}; asked again in {wait:.1f} s")
+                time.sleep(wait)
+
+    def _make_backoff(self) -> Backoff:
+        return Backoff(self._options.download.max_attempts, self._options.download.first_wait_seconds)
 
     def _plan(self, home: Folder | None, key: str, listing: Listing) -> Plan:
         options, described = self._options, listing.described
@@ -268,8 +281,7 @@ class _Run:
             content = read_reusable(home, file, reusable) if home is not None else None
             if content is not None:
                 return content
-            backoff = Backoff(options.download.max_attempts, options.download.first_wait_seconds)
-            return read_index(self._source, file, described, backoff, time.sleep)
+            return read_index(self._source, file, described, self._make_backoff(), time.sleep)
 
         files = filter_files(listing.files, options.include, options.exclude)
         chosen = choose_listed(files, described, lambda file: call(lambda: get_index(file)))
@@ -285,7 +297,7 @@ class _Run:
                 transfers, page_cache = self._make_transfers(plan)
                 with contextlib.closing(Journal(own, _records_of(plan))) as journal:
                     download = Download(self._source, listing.described, files, self._options.download, counts)
-                    ticker = _Ticker(plan, counts, self._on_progress)
+                    ticker = Ticker(plan, counts, self._on_progress)
                     if transfers:
                         download.run(transfers, journal, ticker.tick)
                     ticker.end()
@@ -384,47 +396,3 @@ def _records_of(plan: Plan) -> dict[str, Record]:
         for one in plan.files
         if one.state in {HAVE, RESUME}
     }
-
-
-class _Ticker:
-    """Tells progress at every tenth, and at least every 30 s."""
-
-    def __init__(self, plan: Plan, counts: Counts, on_progress: Callable[[Progress], None]) -> None:
-        self._total = plan.size_bytes
-        self._have = sum(one.have_bytes for one in plan.files if one.state == HAVE)
-        self._counts = counts
-        self._on_progress = on_progress
-        self._began = self._told = time.monotonic()
-        self._step = 0
-
-    def tick(self) -> None:
-        now = time.monotonic()
-        done = self._have + self._counts.done_bytes
-        step = 100 * done // self._total // _PROGRESS_PERCENT if self._total else 0
-        if step > self._step or now - self._told >= _PROGRESS_SECONDS:
-            self._step, self._told = step, now
-            self._tell(done, now)
-
-    def end(self) -> None:
-        if self._step * _PROGRESS_PERCENT < 100:  # noqa: PLR2004 - percent
-            self._tell(self._have + self._counts.done_bytes, time.monotonic())
-
-    def _tell(self, done: int, now: float) -> None:
-        rate = (self._counts.done_bytes - self._counts.proven_bytes) / max(now - self._began, 1e-9)
-        left = (self._total - done) / rate if rate > 0 else None
-        self._on_progress(Progress(done, self._total, rate, left))
-
-
-def find_existing_parent(path: str) -> str:
-    """Finds the nearest folder that is there.
-
-    Args:
-        path: Of a home that needn't be there yet.
-
-    Returns:
-        It, or one above it.
-    """
-    path = os.path.abspath(path)
-    while not os.path.isdir(path):
-        path = os.path.dirname(path)
-    return path

@@ -167,3 +167,18 @@ def check_room(folder: str, plan: Plan, reserve: Reserve) -> None:
         )
         figures: dict[str, object] = {"neededBytes": plan.needed_bytes, "freeBytes": free, "reserveBytes": kept}
         raise NoRoomError(message, reason="NoRoom", figures=figures)
+
+
+def find_existing_parent(path: str) -> str:
+    """Finds the nearest folder that is there.
+
+    Args:
+        path: Of a home that needn't be there yet.
+
+    Returns:
+        It, or one above it.
+    """
+    path = os.path.abspath(path)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path

@@ -12,6 +12,7 @@ from modelweights_loader.errors import BadCheckpointError, LoaderError, TryAgain
 from modelweights_loader.fetch.bandwidth import TokenBucket
 from modelweights_loader.fetch.retry import MAX_RETRY_AFTER_SECONDS, Backoff
 from modelweights_loader.sources.contract import (
+    Listing,
     RangesNotSupportedError,
     RemoteFile,
     SourceChangedError,
@@ -271,3 +272,23 @@ def test_bandwidth_cap_slows_a_fetch_down(fetch_it: Fetch) -> None:
     source = ScriptedSource(make_checkpoint((MIB, MIB)))
     result = fetch_it(source, download=QUICK._replace(max_bytes_per_second=4.0 * MIB))
     assert result.seconds >= (2 * MIB / (4.0 * MIB)) - 0.1 - 0.05
+
+
+def test_listing_is_asked_for_again_while_the_source_is_busy(home: Path, fetch_it: Fetch) -> None:
+    class Source(ScriptedSource):
+        busy = 2
+
+        def list_files(self) -> Listing:
+            self.busy -= 1
+            if self.busy >= 0:
+                message = "429"
+                raise SourceUnavailableError(message)
+            return super().list_files()
+
+    source = Source(make_checkpoint())
+    assert "Fetched" == fetch_it(source).reason
+    source.busy = 99
+    with pytest.raises(SourceUnavailableError) as caught:
+        fetch_it(source, exclude=("config.json",))
+    assert 10 == caught.value.exit_code
+    assert home.exists()
