@@ -66,6 +66,20 @@ class Bucket(NamedTuple):
         return f"{self.scheme}://{self.name}/{self.prefix}".rstrip("/")
 
 
+class Opened(NamedTuple):
+    """A client of obstore.
+
+    Attributes:
+        store: It.
+        has_credentials: Whether it sends any.
+        is_static: Whether they are an access key that needs no session token.
+    """
+
+    store: Store
+    has_credentials: bool
+    is_static: bool
+
+
 def parse_bucket(url: str) -> Bucket:
     """Takes a URL such as `s3://bucket/some/prefix` apart.
 
@@ -180,7 +194,7 @@ def client_options(options: SourceOptions, url: str) -> dict[str, Any]:
     return found
 
 
-def open_store(bucket: Bucket, options: SourceOptions) -> tuple[Store, bool]:
+def open_store(bucket: Bucket, options: SourceOptions) -> Opened:
     """Makes obstore's client for a bucket. Asks nothing of the network.
 
     Args:
@@ -188,7 +202,7 @@ def open_store(bucket: Bucket, options: SourceOptions) -> tuple[Store, bool]:
         options: Of the source.
 
     Returns:
-        The client, which lists below the prefix, and whether it sends credentials.
+        The client, which lists below the prefix.
 
     Raises:
         LoaderError: Credentials are missing, or the options contradict each other.
@@ -210,7 +224,8 @@ def open_store(bucket: Bucket, options: SourceOptions) -> tuple[Store, bool]:
         names = ", ".join(_CREDENTIALS[bucket.scheme])
         message = f"{bucket.url}: the credentials or the endpoint can't be used ({type(error).__name__}); check the values of {names}"
         raise WillNotWorkError(message, reason="Unauthorized") from None
-    return store, not options.anonymous
+    is_static = "secret_access_key" in given and "session_token" not in given
+    return Opened(store, has_credentials=not options.anonymous, is_static=is_static)
 
 
 def _check_endpoint(endpoint: str) -> None:

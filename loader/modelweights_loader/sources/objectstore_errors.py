@@ -2,7 +2,7 @@
 
 Called by the object store and https sources for every exception of obstore. Its texts carry whole requests with the
 server's answer and signed URLs, so none of them is passed on: only facts that are found in them by name. What it can't
-give is Retry-After, which obstore reads of no answer. Must not import obstore: the text is what there is.
+give is Retry-After, which obstore passes on of no answer. Must not import obstore: the text is what there is.
 """
 
 from __future__ import annotations
@@ -91,8 +91,6 @@ def convert_error(error: Exception, place: Place) -> LoaderError:
     text = str(error)
     name = type(error).__name__
     status = _find_status(text, name)
-    found = _CODE.search(text)
-    code = found[1] if found else ""
     if _METADATA_SERVICE.search(text):
         return _refuse(
             place,
@@ -104,9 +102,7 @@ def convert_error(error: Exception, place: Place) -> LoaderError:
         what = "the identity of the service account was refused"
         return _refuse(place, what, "check the role, and whom it trusts", "Unauthorized")
     if status:
-        answer = Answer(status, code, text)
-        explain = next((rule.explain for rule in _ANSWERS if code in rule.codes or status in rule.statuses), _refused)
-        return explain(answer, place)
+        return explain_answer(status, text, place)
     failure = next((failure for failure in _FAILURES if failure.pattern.search(f"{name}: {text}")), _UNKNOWN)
     message = f"{place.said}: {failure.said.format(seconds=place.stall_seconds, name=name)}"
     return failure.kind(message, reason=failure.reason or None)
@@ -115,6 +111,23 @@ def convert_error(error: Exception, place: Place) -> LoaderError:
 _GIVE_CREDENTIALS = (
     "give a Secret with credentials or a service account with an identity, or ask without any (anonymous)"
 )
+
+
+def explain_answer(status: int, text: str, place: Place) -> LoaderError:
+    """Says what an answer means.
+
+    Args:
+        status: Of HTTP.
+        text: That has the answer's body in it; it is not shown.
+        place: What was asked.
+
+    Returns:
+        The error to raise.
+    """
+    found = _CODE.search(text)
+    code = found[1] if found else ""
+    explain = next((rule.explain for rule in _ANSWERS if code in rule.codes or status in rule.statuses), _refused)
+    return explain(Answer(status, code, text), place)
 
 
 def _find_status(text: str, name: str) -> int:

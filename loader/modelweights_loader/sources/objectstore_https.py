@@ -61,9 +61,7 @@ class HttpsSource:
     def __init__(self, url: str, options: SourceOptions) -> None:
         _check_url(url, options)
         self._options = options
-        self._client = HttpClient(
-            stall_seconds=options.stall_seconds, num_connections=options.num_connections, ca_file=options.ca_file
-        )
+        self._client = make_client(options)
         folder, self._query = url.partition("?")[::2]
         self._leaf = "" if folder.endswith("/") else folder.rpartition("/")[2]
         if not self._leaf.endswith(FILES):
@@ -82,6 +80,9 @@ class HttpsSource:
         Raises:
             LoaderError: Nothing is found, or the server refuses.
         """
+        # What changed in mid-read is listed anew after a close.
+        self._client.close()
+        self._client = make_client(self._options)
         # A signature is for one file alone.
         names = Names({self._leaf}, set(), {}, self._leaf) if self._query else find_names(self, self._leaf)
         with ThreadPoolExecutor(max_workers=self._options.num_connections) as pool:
@@ -259,6 +260,20 @@ class HttpsSource:
         if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
             return WillNotWorkError(f"{said}: the proxy wants a password; set it in its URL", reason="ProxyRefused")
         return WillNotWorkError(f"{said}: the server refuses the request ({status}); check the URL", reason="Refused")
+
+
+def make_client(options: SourceOptions) -> HttpClient:
+    """Makes a client; connects to nothing.
+
+    Args:
+        options: Of the source.
+
+    Returns:
+        The caller closes it.
+    """
+    return HttpClient(
+        stall_seconds=options.stall_seconds, num_connections=options.num_connections, ca_file=options.ca_file
+    )
 
 
 def _check_url(url: str, options: SourceOptions) -> None:

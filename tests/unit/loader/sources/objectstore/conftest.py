@@ -9,6 +9,7 @@ import pytest
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.s3 import S3Server
 from tests.servers.web import WebServer
+from tests.unit.loader.sources.objectstore.opening import close_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,3 +41,9 @@ def web_proxy(web: WebServer) -> Iterator[FaultProxy]:
     """A way to nginx without TLS that can be spoilt."""
     with FaultProxy(web.http_port) as proxy:
         yield proxy
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    close_sources()

@@ -18,15 +18,15 @@ from modelweights_loader.sources.contract import (
     SourceOptions,
     SourceUnavailableError,
 )
-from modelweights_loader.sources.objectstore import ObjectStoreSource
 from tests.checkpoints.real import make_real
 from tests.servers.fault_proxy import Fault, FaultProxy
 from tests.servers.web import TOKEN
+from tests.unit.loader.sources.objectstore.opening import open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from modelweights_loader.sources.objectstore import ObjectStoreSource
     from tests.servers.web import WebServer
 
 WEIGHTS = b"weights!" * 250_000
@@ -56,19 +56,14 @@ class Open(Protocol):
 
 
 @pytest.fixture
-def open_url(web: WebServer) -> Iterator[Open]:
-    """Opens sources and closes them at the end."""
-    opened = []
+def open_url(web: WebServer) -> Open:
+    """Opens sources."""
 
-    def open_source(url: str, **changes: object) -> ObjectStoreSource:
+    def opener(url: str, **changes: object) -> ObjectStoreSource:
         options = SourceOptions(ca_file=str(web.ca_file), stall_seconds=20)
-        source = ObjectStoreSource(url, options._replace(**changes))  # type: ignore[arg-type] # fields of it
-        opened.append(source)
-        return source
+        return open_source(url, options._replace(**changes))  # type: ignore[arg-type] # fields of it
 
-    yield open_source
-    for source in opened:
-        source.close()
+    return opener
 
 
 def _read(source: ObjectStoreSource, file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
@@ -417,11 +412,11 @@ class TestDisturbances:
 )
 def test_what_can_not_be_meant_is_refused_at_once(url: str, changes: dict[str, object]) -> None:
     with pytest.raises(UsageError) as caught:
-        ObjectStoreSource(url, SourceOptions()._replace(**changes))  # type: ignore[arg-type] # fields of it
+        open_source(url, SourceOptions()._replace(**changes))  # type: ignore[arg-type] # fields of it
     assert "secret" not in str(caught.value)
 
 
 def test_a_user_in_the_url_is_refused_and_not_shown() -> None:
     with pytest.raises(WillNotWorkError) as caught:
-        ObjectStoreSource(f"https://user:{quote('hunter2')}@host/m/", SourceOptions())
+        open_source(f"https://user:{quote('hunter2')}@host/m/", SourceOptions())
     assert "hunter2" not in str(caught.value)

@@ -12,14 +12,15 @@ import pytest
 
 from modelweights_loader.errors import UsageError, WillNotWorkError
 from modelweights_loader.sources.contract import RemoteFile, SourceChangedError, SourceOptions
-from modelweights_loader.sources.objectstore import ObjectStoreSource
 from tests.checkpoints.real import make_real
 from tests.servers.fault_proxy import Fault, FaultProxy
 from tests.servers.s3 import ACCESS_KEY, SECRET_KEY
+from tests.unit.loader.sources.objectstore.opening import open_source
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from modelweights_loader.sources.objectstore import ObjectStoreSource
     from tests.servers.s3 import S3Server
     from tests.servers.web import WebServer
 
@@ -32,7 +33,7 @@ def _options(server: S3Server, **changes: object) -> SourceOptions:
 
 
 def _read(source: ObjectStoreSource, file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
-    return b"".join(source.read_range(file, begin, file.size_bytes if end is None else end))
+    return b"".join(bytes(piece) for piece in source.read_range(file, begin, file.size_bytes if end is None else end))
 
 
 def _bytes(size: int, seed: int = 0) -> bytes:
@@ -47,7 +48,7 @@ class TestList:
         for key in ("m/config.json", "m/sub/deep/x.bin", "m2/other", "m.txt", "other"):
             s3.put("names", key, b"12345")
 
-        found = ObjectStoreSource("s3://names/m/", _options(s3)).list_files()
+        found = open_source("s3://names/m/", _options(s3)).list_files()
 
         assert [("config.json", 5, "m/config.json"), ("sub/deep/x.bin", 5, "m/sub/deep/x.bin")] == sorted(
             (file.path, file.size_bytes, file.key) for file in found.files
@@ -59,7 +60,7 @@ class TestList:
         s3.make_bucket("whole")
         s3.put("whole", "a/b", b"x")
 
-        [file] = ObjectStoreSource("s3://whole", _options(s3)).list_files().files
+        [file] = open_source("s3://whole", _options(s3)).list_files().files
 
         assert ("a/b", "a/b") == (file.path, file.key)
 
@@ -68,7 +69,7 @@ class TestList:
         for key, content in (("m/", b""), ("m/sub/", b""), ("m/sub/x", b"x"), ("m/empty", b"")):
             s3.put("markers", key, content)
 
-        found = ObjectStoreSource("s3://markers/m", _options(s3)).list_files()
+        found = open_source("s3://markers/m", _options(s3)).list_files()
 
         assert ["empty", "sub/x"] == sorted(file.path for file in found.files)
 
@@ -78,21 +79,21 @@ class TestList:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda name: s3.put("pages", f"m/{name}", name.encode()), names))
 
-        found = ObjectStoreSource("s3://pages/m", _options(s3)).list_files()
+        found = open_source("s3://pages/m", _options(s3)).list_files()
 
         assert names == sorted(file.path for file in found.files)
 
     def test_the_revision_stays_until_something_changes_and_can_be_pinned(self, s3: S3Server) -> None:
         s3.make_bucket("pin")
         s3.put("pin", "m/a", b"one")
-        first = ObjectStoreSource("s3://pin/m", _options(s3)).list_files().revision
+        first = open_source("s3://pin/m", _options(s3)).list_files().revision
         s3.put("pin", "m/a", b"one")
 
-        assert first == ObjectStoreSource("s3://pin/m", _options(s3, revision=first)).list_files().revision
+        assert first == open_source("s3://pin/m", _options(s3, revision=first)).list_files().revision
 
         s3.put("pin", "m/a", b"two")
         with pytest.raises(WillNotWorkError, match="remove the pin, or put the objects back") as caught:
-            ObjectStoreSource("s3://pin/m", _options(s3, revision=first)).list_files()
+            open_source("s3://pin/m", _options(s3, revision=first)).list_files()
         assert ("SourceChanged", 20) == (caught.value.reason, caught.value.exit_code)
 
     @pytest.mark.parametrize("key", ["m/../x", "m/a//b", "m/./x", "m/a&#10;b", "m/a&#1;b"])
@@ -100,21 +101,21 @@ class TestList:
         s3_proxy.faults = [_fake_list(key)]
 
         with pytest.raises(WillNotWorkError, match="remove or rename") as caught:
-            ObjectStoreSource("s3://hostile/m", _options(s3, endpoint=s3_proxy.url)).list_files()
+            open_source("s3://hostile/m", _options(s3, endpoint=s3_proxy.url)).list_files()
         assert "UnsafePath" == caught.value.reason
 
     @pytest.mark.parametrize("name", ["k" * 1022, "a\\b", "ä€", "a%2Fb", "..hidden", "CON"])
     def test_other_odd_names_reach_the_list_unchanged(self, s3_proxy: FaultProxy, s3: S3Server, name: str) -> None:
         s3_proxy.faults = [_fake_list(f"m/{name}")]
 
-        [file] = ObjectStoreSource("s3://hostile/m", _options(s3, endpoint=s3_proxy.url)).list_files().files
+        [file] = open_source("s3://hostile/m", _options(s3, endpoint=s3_proxy.url)).list_files().files
 
         assert name == file.path
 
     def test_a_name_outside_of_the_prefix_reaches_the_list_as_it_is(self, s3_proxy: FaultProxy, s3: S3Server) -> None:
         s3_proxy.faults = [_fake_list("/etc/passwd")]
 
-        [file] = ObjectStoreSource("s3://hostile/m", _options(s3, endpoint=s3_proxy.url)).list_files().files
+        [file] = open_source("s3://hostile/m", _options(s3, endpoint=s3_proxy.url)).list_files().files
 
         # obstore takes the '/' from its front: it can't leave the folder then.
         assert "etc/passwd" == file.path
@@ -134,7 +135,7 @@ class TestRead:
         content = _bytes(21 * MIB + 12_345)
         (tmp_path / "model.safetensors").write_bytes(content)
         s3.put_folder("parts", "m", tmp_path)
-        source = ObjectStoreSource("s3://parts/m", _options(s3))
+        source = open_source("s3://parts/m", _options(s3))
         [file] = source.list_files().files
         ranges = [(begin, min(begin + 4 * MIB, len(content))) for begin in range(0, len(content), 4 * MIB)]
 
@@ -145,10 +146,24 @@ class TestRead:
         assert content == b"".join(pieces)
         assert b"" == _read(source, file, 7, 7)
 
+    @pytest.mark.parametrize("anonymous", [False, True])
+    def test_odd_names_are_read(self, s3: S3Server, *, anonymous: bool) -> None:
+        bucket = f"odd-names-{int(anonymous)}"
+        s3.make_bucket(bucket, anonymous=True)
+        names = ["a b.json", "ü+&=;.json", "100%25.json", "x#y?z.json", "(1)~'*!.json"]
+        for name in names:
+            s3.put(bucket, f"m/{name}", name.encode())
+        options = _options(s3, anonymous=True, credentials_dir=None) if anonymous else _options(s3)
+        source = open_source(f"s3://{bucket}/m", options)
+
+        found = {file.path: _read(source, file) for file in source.list_files().files}
+
+        assert {name: name.encode() for name in names} == found
+
     def test_pieces_are_small_whatever_the_range(self, s3: S3Server) -> None:
         s3.make_bucket("pieces")
         s3.put("pieces", "m/x", _bytes(8 * MIB))
-        source = ObjectStoreSource("s3://pieces/m", _options(s3))
+        source = open_source("s3://pieces/m", _options(s3))
         [file] = source.list_files().files
 
         assert max(len(piece) for piece in source.read_range(file, 0, file.size_bytes)) <= MIB
@@ -157,13 +172,15 @@ class TestRead:
         s3.make_bucket("changing")
         old, new = _bytes(12 * MIB, 1), _bytes(12 * MIB, 2)
         s3.put("changing", "m/x", old)
-        source = ObjectStoreSource("s3://changing/m", _options(s3))
+        source = open_source("s3://changing/m", _options(s3))
         [file] = source.list_files().files
         reading = source.read_range(file, 0, 6 * MIB)
-        first = next(reading)
+        first = bytes(next(reading))
         s3.put("changing", "m/x", new)
 
-        assert old[: 6 * MIB] == bytes(first) + b"".join(reading), "what had begun goes on with the old content"
+        assert old[: 6 * MIB] == first + b"".join(bytes(piece) for piece in reading), (
+            "what had begun goes on with the old content"
+        )
         with pytest.raises(SourceChangedError, match="list it again"):
             _read(source, file, 6 * MIB)
 
@@ -172,7 +189,7 @@ class TestRead:
         answer = Fault("status", path="/m/x", status="206 Partial Content", body=b"other", headers=headers)
         s3.make_bucket("ignoring")
         s3.put("ignoring", "m/x", b"right")
-        source = ObjectStoreSource("s3://ignoring/m", _options(s3, endpoint=s3_proxy.url))
+        source = open_source("s3://ignoring/m", _options(s3, endpoint=s3_proxy.url))
         [file] = source.list_files().files
         s3_proxy.faults = [answer]
 
@@ -182,7 +199,7 @@ class TestRead:
     def test_an_object_that_is_gone_has_changed(self, s3: S3Server) -> None:
         s3.make_bucket("going")
         s3.put("going", "m/x", b"right")
-        source = ObjectStoreSource("s3://going/m", _options(s3))
+        source = open_source("s3://going/m", _options(s3))
         [file] = source.list_files().files
         s3.delete("going", "m/x")
 
@@ -192,7 +209,7 @@ class TestRead:
     def test_closing_ends_the_transfer(self, s3_proxy: FaultProxy, s3: S3Server) -> None:
         s3.make_bucket("closing")
         s3.put("closing", "m/x", _bytes(64 * MIB))
-        source = ObjectStoreSource("s3://closing/m", _options(s3, endpoint=s3_proxy.url))
+        source = open_source("s3://closing/m", _options(s3, endpoint=s3_proxy.url))
         [file] = source.list_files().files
 
         reading = source.read_range(file, 0, file.size_bytes)
@@ -206,7 +223,7 @@ class TestRead:
         folder = make_real(tmp_path / "real")
         s3.make_bucket("real")
         s3.put_folder("real", "org/model", folder)
-        source = ObjectStoreSource("s3://real/org/model", _options(s3))
+        source = open_source("s3://real/org/model", _options(s3))
 
         found = {file.path: _read(source, file) for file in source.list_files().files}
 
@@ -229,7 +246,7 @@ class TestHashes:
             f"{digest}  ./model.safetensors\n{'0' * 64}  gone.bin\n{'1' * 64}  SHA256SUMS\n".encode(),
         )
 
-        found = ObjectStoreSource("s3://sums/m", _options(s3)).list_files()
+        found = open_source("s3://sums/m", _options(s3)).list_files()
 
         assert {"model.safetensors": digest, "config.json": "", "SHA256SUMS": ""} == {
             file.path: file.sha256 for file in found.files
@@ -243,7 +260,7 @@ class TestHashes:
         entry = {"path": "model.safetensors", "sizeBytes": 7, "sha256": "a" * 64}
         s3.put("manifest", "m/manifest.json", json.dumps({"files": [entry]}).encode())
 
-        found = ObjectStoreSource("s3://manifest/m", _options(s3)).list_files()
+        found = open_source("s3://manifest/m", _options(s3)).list_files()
 
         assert "a" * 64 in {file.sha256 for file in found.files}
         assert "1 hashes from manifest.json" in found.described
@@ -265,7 +282,7 @@ class TestHashes:
         s3.put(bucket, f"m/{name}", content)
 
         with pytest.raises(WillNotWorkError) as caught:
-            ObjectStoreSource(f"s3://{bucket}/m", _options(s3)).list_files()
+            open_source(f"s3://{bucket}/m", _options(s3)).list_files()
         assert "BadManifest" == caught.value.reason
 
     def test_a_huge_one_is_not_read(self, s3: S3Server, s3_proxy: FaultProxy) -> None:
@@ -273,14 +290,14 @@ class TestHashes:
         s3.put("huge", "m/SHA256SUMS", bytes(16 * MIB + 1))
 
         with pytest.raises(WillNotWorkError, match="more than 16777216 bytes"):
-            ObjectStoreSource("s3://huge/m", _options(s3, endpoint=s3_proxy.url)).list_files()
+            open_source("s3://huge/m", _options(s3, endpoint=s3_proxy.url)).list_files()
         assert s3_proxy.sent_bytes < MIB
 
     def test_a_json_file_of_another_kind_is_a_file_like_others(self, s3: S3Server) -> None:
         s3.make_bucket("foreign")
         s3.put("foreign", "m/manifest.json", b'{"name": "an app", "icons": []}')
 
-        [file] = ObjectStoreSource("s3://foreign/m", _options(s3)).list_files().files
+        [file] = open_source("s3://foreign/m", _options(s3)).list_files().files
 
         assert ("manifest.json", "") == (file.path, file.sha256)
 
@@ -291,7 +308,7 @@ class TestIdentity:
     def test_everybody_may_read_an_open_bucket(self, s3: S3Server) -> None:
         s3.make_bucket("open", anonymous=True)
         s3.put("open", "m/x", b"content")
-        source = ObjectStoreSource("s3://open/m", SourceOptions(endpoint=s3.url, anonymous=True))
+        source = open_source("s3://open/m", SourceOptions(endpoint=s3.url, anonymous=True))
 
         assert b"content" == _read(source, source.list_files().files[0])
 
@@ -311,7 +328,7 @@ class TestIdentity:
         monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
         monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/reader")
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", web.answer(answer))
-        source = ObjectStoreSource("s3://identity/m", SourceOptions(endpoint=s3.url, ca_file=str(web.ca_file)))
+        source = open_source("s3://identity/m", SourceOptions(endpoint=s3.url, ca_file=str(web.ca_file)))
 
         assert b"content" == _read(source, source.list_files().files[0])
 
@@ -323,14 +340,14 @@ class TestIdentity:
             (folder / "..data").symlink_to(folder)
 
         with pytest.raises(WillNotWorkError, match="make the Secret, with keys of AWS_ACCESS_KEY_ID") as caught:
-            ObjectStoreSource("s3://b/m", _options(s3, credentials_dir=str(folder)))
+            open_source("s3://b/m", _options(s3, credentials_dir=str(folder)))
         assert "SecretMissing" == caught.value.reason
 
     def test_a_key_that_nobody_knows_is_refused_with_those_that_are_known(self, s3: S3Server) -> None:
         folder = s3.credentials(AWS_ACCESS_KEY_ID="a", accessKey="b")
 
         with pytest.raises(WillNotWorkError, match="'accessKey', which s3:// doesn't know; its keys may be AWS_ACCESS"):
-            ObjectStoreSource("s3://b/m", _options(s3, credentials_dir=str(folder)))
+            open_source("s3://b/m", _options(s3, credentials_dir=str(folder)))
 
     @pytest.mark.parametrize(
         ("url", "values"),
@@ -349,7 +366,7 @@ class TestIdentity:
         folder = s3.credentials(**values)
 
         with pytest.raises(WillNotWorkError, match="check the values of") as caught:
-            ObjectStoreSource(url, SourceOptions(credentials_dir=str(folder)))
+            open_source(url, SourceOptions(credentials_dir=str(folder)))
         assert not any(value in str(caught.value) for value in values.values() if value != "account")
         assert caught.value.__cause__ is None
 
@@ -373,5 +390,5 @@ def test_what_can_not_be_meant_is_refused_at_once(url: str, changes: dict[str, o
     options = SourceOptions()._replace(**changes)  # type: ignore[arg-type] # fields of it
 
     with pytest.raises(UsageError) as caught:
-        ObjectStoreSource(url, options)
+        open_source(url, options)
     assert "secret" not in str(caught.value)

@@ -10,8 +10,8 @@ import pytest
 
 from modelweights_loader.errors import WillNotWorkError
 from modelweights_loader.sources.contract import SourceChangedError, SourceOptions
-from modelweights_loader.sources.objectstore import ObjectStoreSource
 from tests.servers.emulators import AZURE_ACCOUNT, AZURE_KEY, AzureEmulator, GoogleEmulator
+from tests.unit.loader.sources.objectstore.opening import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def test_lists_and_ranges(store: tuple[str, GoogleEmulator | AzureEmulator, Sour
         ("m2/x", b"x"),
     ):
         server.put("lists", key, content)
-    source = ObjectStoreSource(f"{scheme}://lists/m", options)
+    source = open_source(f"{scheme}://lists/m", options)
 
     files = {file.path: file for file in source.list_files().files}
     weights = files["model.safetensors"]
@@ -73,7 +73,7 @@ def test_an_object_that_changes_is_never_mixed(
     scheme, server, options = store
     server.make_bucket("changes")
     server.put("changes", "m/x", b"0123456789")
-    source = ObjectStoreSource(f"{scheme}://changes/m", options)
+    source = open_source(f"{scheme}://changes/m", options)
     [file] = source.list_files().files
     assert b"01234" == b"".join(source.read_range(file, 0, 5))
     server.put("changes", "m/x", b"9876543210")
@@ -87,7 +87,7 @@ def test_a_container_that_is_not_there(azure: AzureEmulator) -> None:
     options = SourceOptions(endpoint=azure.url, credentials_dir=azure.credentials(**keys))
 
     with pytest.raises(WillNotWorkError) as caught:
-        ObjectStoreSource("az://nowhere/m", options).list_files()
+        open_source("az://nowhere/m", options).list_files()
     assert "BucketNotFound" == caught.value.reason
 
 
@@ -97,12 +97,12 @@ def test_a_wrong_key(azure: AzureEmulator) -> None:
     options = SourceOptions(endpoint=azure.url, credentials_dir=azure.credentials(**keys))
 
     with pytest.raises(WillNotWorkError, match="AuthorizationFailure") as caught:
-        ObjectStoreSource("az://nowhere/m", options).list_files()
+        open_source("az://nowhere/m", options).list_files()
     assert "Forbidden" == caught.value.reason
     assert wrong not in str(caught.value)
 
 
 def test_without_credentials(azure: AzureEmulator) -> None:
     with pytest.raises(WillNotWorkError) as caught:
-        ObjectStoreSource("az://nowhere/m", SourceOptions(endpoint=azure.url, anonymous=True)).list_files()
+        open_source("az://nowhere/m", SourceOptions(endpoint=azure.url, anonymous=True)).list_files()
     assert "Unauthorized" == caught.value.reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import traceback
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -15,15 +16,17 @@ from modelweights_loader.sources.contract import (
     SourceOptions,
     SourceUnavailableError,
 )
-from modelweights_loader.sources.objectstore import ObjectStoreSource
 from tests.servers.fault_proxy import Fault, FaultProxy
 from tests.servers.s3 import ACCESS_KEY, SECRET_KEY
+from tests.unit.loader.sources.objectstore.opening import open_source
 
 if TYPE_CHECKING:
+    from modelweights_loader.sources.objectstore import ObjectStoreSource
     from tests.servers.s3 import S3Server
     from tests.servers.web import WebServer
 
 CONTENT = b"0123456789" * 500_000
+ANONYMOUS: dict[str, object] = {"anonymous": True, "credentials_dir": None}
 SECRETS = (ACCESS_KEY, SECRET_KEY, "Signature=", "Debug", "X-Amz", "AWS4", "hunter2")
 
 
@@ -32,22 +35,27 @@ def bucket(s3: S3Server) -> str:
     """A bucket with one file of 5 MB."""
     s3.make_bucket("errors")
     s3.put("errors", "m/x", CONTENT)
+    # Read without a signature, by obstore itself.
+    s3.make_bucket("errors-open", anonymous=True)
+    s3.put("errors-open", "m/x", CONTENT)
     return "s3://errors/m"
 
 
 def _open(s3: S3Server, bucket: str, **changes: object) -> ObjectStoreSource:
     options = SourceOptions(endpoint=s3.url, credentials_dir=str(s3.credentials()), stall_seconds=20)
-    return ObjectStoreSource(bucket, options._replace(**changes))  # type: ignore[arg-type] # fields of it
+    return open_source(bucket, options._replace(**changes))  # type: ignore[arg-type] # fields of it
 
 
 def _read(source: ObjectStoreSource, file: RemoteFile) -> bytes:
-    return b"".join(source.read_range(file, 0, file.size_bytes))
+    return b"".join(bytes(piece) for piece in source.read_range(file, 0, file.size_bytes))
 
 
 def _assert_clean(error: LoaderError) -> None:
-    assert not [secret for secret in SECRETS if secret in str(error)]
+    """Neither it nor its traceback shows a secret; a library's own error may not even be told of."""
+    shown = "".join(traceback.format_exception(error)[-1:]) + repr(error.__cause__)
+    assert not [secret for secret in SECRETS if secret in shown]
     assert "\n" not in str(error)
-    assert error.__cause__ is None
+    assert not type(error.__cause__).__module__.startswith("obstore")
     assert error.__context__ is None or error.__suppress_context__
 
 
@@ -140,8 +148,12 @@ class TestAnswers:
     """Answers that a real server gives when something is wrong that can't be made wrong here."""
 
     @pytest.mark.parametrize("row", ROWS, ids=str)
-    def test_each_has_its_reason(self, s3: S3Server, s3_proxy: FaultProxy, bucket: str, row: Row) -> None:
-        source = _open(s3, bucket, endpoint=s3_proxy.url)
+    @pytest.mark.parametrize("identity", [{}, ANONYMOUS], ids=["signed", "anonymous"])
+    def test_each_has_its_reason(
+        self, s3: S3Server, s3_proxy: FaultProxy, bucket: str, row: Row, identity: dict[str, object]
+    ) -> None:
+        place = "s3://errors-open/m" if identity else bucket
+        source = _open(s3, place, endpoint=s3_proxy.url, **identity)
         [file] = source.list_files().files
         body = f"<Error><Code>{row.code}</Code><Message>key {ACCESS_KEY} of status: 200</Message></Error>".encode()
         headers = {"Retry-After": "7"}
@@ -152,15 +164,22 @@ class TestAnswers:
         with pytest.raises(LoaderError) as read:
             _read(source, file)
 
-        assert (row.list_reason, row.read_reason or row.list_reason) == (listed.value.reason, read.value.reason)
+        reasons = [row.list_reason, row.read_reason or row.list_reason]
+        if identity:
+            reasons = ["Unauthorized" if reason == "Forbidden" else reason for reason in reasons]
+        assert reasons == [listed.value.reason, read.value.reason]
+        if row.status.startswith(("429", "503")) and not identity:
+            assert 7.0 == getattr(read.value, "retry_after_seconds", None)
         assert row.retry == isinstance(read.value, SourceUnavailableError)
         _assert_clean(listed.value)
         _assert_clean(read.value)
 
+    @pytest.mark.parametrize("identity", [{}, ANONYMOUS], ids=["signed", "anonymous"])
     def test_without_ranges_the_whole_file_can_still_be_read(
-        self, s3: S3Server, s3_proxy: FaultProxy, bucket: str
+        self, s3: S3Server, s3_proxy: FaultProxy, bucket: str, identity: dict[str, object]
     ) -> None:
-        source = _open(s3, bucket, endpoint=s3_proxy.url)
+        place = "s3://errors-open/m" if identity else bucket
+        source = _open(s3, place, endpoint=s3_proxy.url, **identity)
         [file] = source.list_files().files
         headers = {"ETag": file.version, "Last-Modified": "Mon, 05 Jan 2026 00:00:00 GMT"}
         s3_proxy.faults = [Fault("status", status="200 OK", body=CONTENT, headers=headers)]
@@ -174,7 +193,7 @@ class TestAnswers:
             proxy.faults = [Fault("status", status="404 Not Found", body=b"")]
             monkeypatch.setenv("HTTP_PROXY", proxy.url)
             with pytest.raises(WillNotWorkError, match="the machine's metadata service gave none") as caught:
-                ObjectStoreSource("s3://errors/m", SourceOptions(endpoint=s3.url)).list_files()
+                open_source("s3://errors/m", SourceOptions(endpoint=s3.url)).list_files()
         assert "Unauthorized" == caught.value.reason
 
 
@@ -183,14 +202,16 @@ class TestConnections:
 
     @pytest.mark.parametrize("kind", ["cut", "end", "stall"])
     @pytest.mark.parametrize("after", [0, 100, 1_000_000])
+    @pytest.mark.parametrize("identity", [{}, ANONYMOUS], ids=["signed", "anonymous"])
     def test_a_broken_transfer_can_be_tried_again(
-        self, s3: S3Server, s3_proxy: FaultProxy, bucket: str, kind: str, after: int
+        self, s3: S3Server, s3_proxy: FaultProxy, bucket: str, kind: str, after: int, identity: dict[str, object]
     ) -> None:
-        source = _open(s3, bucket, endpoint=s3_proxy.url, stall_seconds=0.3)
+        place = "s3://errors-open/m" if identity else bucket
+        source = _open(s3, place, endpoint=s3_proxy.url, stall_seconds=0.3, **identity)
         [file] = source.list_files().files
         s3_proxy.faults = [Fault(kind, path="/m/x", after_bytes=after or 1, times=1)]
 
-        with pytest.raises(SourceUnavailableError, match="again") as caught:
+        with pytest.raises(SourceUnavailableError) as caught:
             _read(source, file)
         _assert_clean(caught.value)
         assert CONTENT == _read(source, file)
@@ -208,7 +229,7 @@ class TestConnections:
         outcomes = []
         for begin in range(0, 6_000, 1_000):
             try:
-                outcomes.append(b"".join(source.read_range(file, begin, begin + 1_000)) == CONTENT[:1_000])
+                outcomes.append(b"".join(map(bytes, source.read_range(file, begin, begin + 1_000))) == CONTENT[:1_000])
             except SourceUnavailableError:
                 outcomes.append(False)
 
@@ -250,10 +271,10 @@ class TestConnections:
 
         for wrong in (None, str(web.other_ca_file)):
             with pytest.raises(WillNotWorkError, match="name the authority") as caught:
-                ObjectStoreSource("s3://b/m", options._replace(ca_file=wrong)).list_files()
+                open_source("s3://b/m", options._replace(ca_file=wrong)).list_files()
             assert "TlsNotTrusted" == caught.value.reason
         with pytest.raises(WillNotWorkError, match=r"\(404") as answered:
-            ObjectStoreSource("s3://b/m", options._replace(ca_file=str(web.ca_file))).list_files()
+            open_source("s3://b/m", options._replace(ca_file=str(web.ca_file))).list_files()
         assert "BucketNotFound" == answered.value.reason
 
     def test_no_tls_there(self, s3: S3Server, bucket: str) -> None:
