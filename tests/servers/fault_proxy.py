@@ -132,8 +132,12 @@ class FaultProxy:
             raise AssertionError("a connection through the proxy stays open")
 
     def wait_for_request(self, path: str, seconds: float = 10) -> None:
-        """Wait until a request came whose target has this in it."""
-        if not wait_for(lambda: any(path in request.target for request in list(self.requests)), seconds):
+        """Wait until a GET came whose target has this in it."""
+
+        def came() -> bool:
+            return any(path in request.target and request.method == "GET" for request in list(self.requests))
+
+        if not wait_for(came, seconds):
             raise AssertionError(f"no request for {path} came")
 
     def _start(self, target: object, *arguments: object) -> None:

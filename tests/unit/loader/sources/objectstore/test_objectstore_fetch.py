@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -100,3 +101,31 @@ def test_a_web_server_without_ranges_is_fetched_from(web: WebServer, disk: Path)
     assert 0 == ran.code, ran.stderr
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= found.keys()
     assert {path: (folder / path).read_bytes() for path in found} == found
+
+
+def test_a_file_of_a_web_server_that_changes_in_mid_run_is_fetched_anew(
+    web: WebServer, web_proxy: FaultProxy, disk: Path
+) -> None:
+    (disk / "home").mkdir()
+    folder = web.folder / "swapped"
+    folder.mkdir()
+    for number, name in enumerate(("model.safetensors", "next.safetensors")):
+        write_safetensors(folder / name, [make_tensor("a", "F32", (2048, 4096), number)], {})
+    os.utime(folder / "next.safetensors", (1_000_000, 1_000_000))
+    web_proxy.faults = [
+        Fault("stall", path="model.safetensors", method="GET", after_bytes=500_000, seconds=20, times=1)
+    ]
+
+    def swap() -> None:
+        web_proxy.wait_for_request("model.safetensors", 60)
+        (folder / "next.safetensors").rename(folder / "model.safetensors")
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    url = f"{web_proxy.url}/index/swapped/"
+    ran = run_loader("fetch", disk / "home", "--source", url, "--num-connections", "1", "--stall-seconds", "1")
+    swapping.join(60)
+
+    assert 0 == ran.code, ran.stderr
+    assert "it is listed anew" in ran.stderr
+    assert _read(folder)["model.safetensors"] == _read(disk / "home" / ran.report["folder"])["model.safetensors"]
