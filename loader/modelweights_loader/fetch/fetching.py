@@ -146,7 +146,7 @@ def fetch(
     try:
         return run.run()
     except SourceChangedError as error:
-        if options.revision:
+        if _PINNED.fullmatch(options.revision):
             raise WillNotWorkError(error.message, reason=error.reason) from error
         say(f"{error.message}; it is listed anew")
         return run.run()

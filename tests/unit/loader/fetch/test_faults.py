@@ -19,7 +19,7 @@ from modelweights_loader.sources.contract import (
     SourceUnavailableError,
 )
 from tests.unit.loader.fetch.conftest import MIB, QUICK, read_published
-from tests.unit.loader.fetch.scripted_source import ScriptedSource, make_bytes, make_checkpoint
+from tests.unit.loader.fetch.scripted_source import COMMIT, ScriptedSource, make_bytes, make_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -194,10 +194,8 @@ def test_source_without_ranges_that_always_breaks_ends(fetch_it: Fetch) -> None:
     assert "RangesNotSupported" == caught.value.reason
 
 
-@pytest.mark.parametrize("asked", ["", "main"])
-def test_change_in_mid_run_is_listed_anew_unless_a_revision_was_asked_for(
-    home: Path, fetch_it: Fetch, asked: str
-) -> None:
+@pytest.mark.parametrize("asked", ["", "main", COMMIT])
+def test_change_in_mid_run_is_listed_anew_unless_it_was_pinned(home: Path, fetch_it: Fetch, asked: str) -> None:
     new = make_bytes("new", 2 * MIB)
 
     def fault(_file: RemoteFile, begin: int, end: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -209,7 +207,7 @@ def test_change_in_mid_run_is_listed_anew_unless_a_revision_was_asked_for(
         return pieces
 
     source = ScriptedSource(make_checkpoint(), fault=fault)
-    if asked:
+    if asked == COMMIT:
         with pytest.raises(WillNotWorkError) as caught:
             fetch_it(source, revision=asked)
         assert ("SourceChanged", 20) == (caught.value.reason, caught.value.exit_code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -315,3 +316,16 @@ def test_secrets_in_a_url_are_never_shown(tmp_path: Path) -> None:
     ended = run_loader("fetch", tmp_path / "home", "--source", "ftp://user:hunter2@host/x?sig=hunter3#hunter4")
     assert "hunter" not in ended.stdout + ended.stderr + json.dumps(ended.report)
     assert "ftp://host/x?…" in ended.stderr
+
+
+def test_every_option_is_in_the_documents() -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "modelweights_loader", "fetch", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(LOADER)},
+    ).stdout
+    page = (LOADER.parent / "docs" / "fetch.md").read_text()
+    own = set(re.findall(r"^  (--[a-z-]+)", told, re.MULTILINE)) - {"--root", "--report", "--results"}
+    assert own == set(re.findall(r"`(--[a-z-]+)`", page.split("| option |")[1].split("The report has")[0]))
