@@ -199,13 +199,14 @@ def _describe(result: FetchResult) -> str:
     where = f"in {result.published.folder}" if result.published is not None else ""
     if result.reason == ALREADY_THERE:
         return f"{result.described}: all {result.file_count} files ({size}) are there already, {where}"
-    rate = format_bytes((result.size_bytes - result.reused_bytes) / max(result.seconds, 1e-9))
+    new_bytes = result.size_bytes - result.reused_bytes
+    rate = f" ({format_bytes(new_bytes / max(result.seconds, 1e-9))}/s)" if new_bytes else ""
     reused = f", {format_bytes(result.reused_bytes)} of it were here already" if result.reused_bytes else ""
     retries = f", {result.retries} attempts failed" if result.retries else ""
     pages = "" if result.page_cache in {"", PAGES_KEPT} else "; not all of it stays in the page cache, it doesn't fit"
     return (
-        f"{result.described}: {result.file_count} files, {size}{reused}, in {format_seconds(result.seconds)} "
-        f"({rate}/s){retries}, {where}{pages}"
+        f"{result.described}: {result.file_count} files, {size}{reused}, in {format_seconds(result.seconds)}"
+        f"{rate}{retries}, {where}{pages}"
     )
 
 

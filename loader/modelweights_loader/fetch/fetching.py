@@ -20,7 +20,7 @@ from modelweights_loader.fetch.folders import Folder, open_home, split
 from modelweights_loader.fetch.journal import Journal, Record, identify
 from modelweights_loader.fetch.lock import hold_lock
 from modelweights_loader.fetch.names import check_files
-from modelweights_loader.fetch.plan import HAVE, RESUME, Plan, PlannedFile, check_room, make_plan
+from modelweights_loader.fetch.plan import FETCH, HAVE, RESUME, Plan, PlannedFile, check_room, make_plan
 from modelweights_loader.fetch.publication import PLAIN, Fetched, finish_publication, list_snapshot_parts, publish
 from modelweights_loader.fetch.published import (
     FETCH_FOLDER,
@@ -372,14 +372,13 @@ def _link(home: Folder, files: Folder, planned: PlannedFile) -> PlannedFile:
         return planned
     from_folder, from_name = split(planned.link)
     to_folder, to_name = split(planned.file.path)
-    with contextlib.ExitStack() as opened:
-        source = opened.enter_context(home.folder(from_folder))
-        target = opened.enter_context(files.folder(to_folder, make=True) if to_folder else files.again())
+    with files.folder(to_folder, make=True) if to_folder else files.again() as target:
         target.unlink(to_name)
         try:
-            source.link(from_name, target, to_name)
+            with home.folder(from_folder) as source:
+                source.link(from_name, target, to_name)
         except OSError:
-            return PlannedFile(planned.file, "fetch", 0)
+            return PlannedFile(planned.file, FETCH, 0)
     return planned
 
 
