@@ -25,6 +25,12 @@ def report(digest: str = DIGEST, **fields: Any) -> str:
     return json.dumps({**head, **figures, "engine": {**engine, "tuned": False}, **fields})
 
 
+def fetch_report(revision: str) -> str:
+    """The report of a fetch that ended well."""
+    figures = {"revision": revision, "described": f"hub at {revision}", "fetchedBytes": 900, "fetchSeconds": 2.5}
+    return json.dumps({"step": "fetch", "exitCode": 0, **figures})
+
+
 def failure(reason: str = "BadHeader", exit_code: int = 30) -> str:
     """The report of a staging that failed."""
     return json.dumps({"step": "validate", "exitCode": exit_code, "reason": reason, "message": "a.safetensors: short"})
@@ -140,7 +146,20 @@ class Team:
         status = {"startTime": moment, "conditions": conditions, **ends}
         self.admin.patch(f"{job_path(self.namespace, job['metadata']['name'])}/status", {"status": status})
 
-    def _pod(self, job: Json, text: str, code: int) -> None:
+    def end_fetch(self, job: Json, revision: str) -> None:
+        """Play the kubelet: the pod's step `fetch` ends well, and the next one runs."""
+        name = self._make_pod(job)
+        ended = {"exitCode": 0, "message": fetch_report(revision), "startedAt": now(), "finishedAt": now()}
+        common = {"image": "x", "imageID": "x", "ready": False, "restartCount": 0}
+        statuses = [
+            {"name": "fetch", "state": {"terminated": ended}, **common},
+            {"name": "prefetch", "state": {"running": {"startedAt": now()}}, **common},
+        ]
+        status = {"phase": "Running", "initContainerStatuses": statuses}
+        self.admin.patch(f"{core_path(self.namespace, 'pods', name)}/status", {"status": status})
+
+    def _make_pod(self, job: Json) -> str:
+        """The Job's pod, unless it is there; its name."""
         metadata, template = job["metadata"], job["spec"]["template"]
         reference = {"apiVersion": "batch/v1", "kind": "Job", "name": metadata["name"], "uid": metadata["uid"]}
         pod = {
@@ -151,14 +170,20 @@ class Team:
             },
             "spec": template["spec"],
         }
-        self.admin.create(core_path(self.namespace, "pods"), pod)
+        name = f"{metadata['name']}-x"
+        if self.admin.find(core_path(self.namespace, "pods", name)) is None:
+            self.admin.create(core_path(self.namespace, "pods"), pod)
+        return name
+
+    def _pod(self, job: Json, text: str, code: int) -> None:
+        name = self._make_pod(job)
         ended = {"exitCode": code, "message": text, "startedAt": now(), "finishedAt": now()}
         container = {"name": "report", "image": "x", "imageID": "x", "ready": False, "restartCount": 0}
         status = {
             "phase": "Failed" if code else "Succeeded",
             "containerStatuses": [{**container, "state": {"terminated": ended}}],
         }
-        self.admin.patch(f"{core_path(self.namespace, 'pods', pod['metadata']['name'])}/status", {"status": status})
+        self.admin.patch(f"{core_path(self.namespace, 'pods', name)}/status", {"status": status})
 
     def stage(self, *nodes: str, digest: str = DIGEST) -> None:
         """Let the staging of nodes end well."""

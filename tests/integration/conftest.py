@@ -35,9 +35,10 @@ def admin(server: ApiServer) -> Kube:
     return admin
 
 
-def render(release: str, *values: str) -> str:
-    """The chart's manifests."""
-    sets = [argument for value in values for argument in ("--set", value)]
+def render(release: str, *settings: str, values: Path | None = None) -> str:
+    """The chart's manifests, with settings as `--set` takes them and a file of values."""
+    sets = [argument for setting in settings for argument in ("--set", setting)]
+    sets += ["--values", str(values)] if values else []
     argv = [str(ensure_program("helm")), "template", release, str(REPOSITORY / "charts" / "modelweights-operator")]
     options = ["--namespace", SYSTEM, "--kube-version", "1.34.4"]
     return subprocess.run([*argv, *options, *sets], check=True, capture_output=True, text=True, timeout=60).stdout

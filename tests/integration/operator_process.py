@@ -1,6 +1,7 @@
 """The operator as a process of its own, with the rights of its service account; ended by its id."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from typing import Self
 
 from tests.polling import poll
 
+STORAGE_CLASSES = [{"name": "nvme", "root": "/data", "default": True}, {"name": "tenant", "claimName": "models"}]
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -38,6 +40,8 @@ class OperatorProcess:
             "MODELWEIGHTS_LOADER_IMAGE": "loader:test",
             "MODELWEIGHTS_HOST_PATH_ROOTS": "/models",
             "MODELWEIGHTS_HEALTH_PORT": str(self._port),
+            "MODELWEIGHTS_STORAGE_CLASSES": json.dumps(STORAGE_CLASSES),
+            "MODELWEIGHTS_FETCH": json.dumps({"maxConcurrentPerHost": 2}),
         }
         self._process: subprocess.Popen[bytes] | None = None
 

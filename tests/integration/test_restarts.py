@@ -118,3 +118,52 @@ def test_without_rights_it_ends_with_one_line_that_names_them(server: ApiServer,
     last = stranger.log().strip().splitlines()[-1]
     assert last.startswith("modelweights-operator: the service account lacks these rules of a ClusterRole: apiGroups:")
     assert "Traceback" not in stranger.log()
+
+
+COMMIT, OTHER = "a" * 40, "b" * 40
+REVISION = "modelweights.io/revision"
+HUB = {"huggingFace": {"repository": "org/name"}}
+
+
+def test_a_revision_that_was_found_while_the_operator_was_away_counts(team: Team, mortal: OperatorProcess) -> None:
+    for node in ("a", "b"):
+        team.add_node(node)
+    team.create_model(source=HUB)
+    mortal.start()
+    first = team.wait_for_job("a")
+    mortal.kill()
+    team.end_fetch(first, COMMIT)
+    team.end(first, report())
+    mortal.kill_after(0.2)
+    mortal.start()
+    second = team.wait_for_job("b")
+    assert second["metadata"]["annotations"][REVISION] == COMMIT
+    team.end_fetch(second, COMMIT)
+    team.end(second, report())
+    team.wait_for("Ready", "True", seconds=30)
+    assert team.model()["status"]["source"]["revision"] == COMMIT
+
+
+def test_a_job_that_fetched_another_commit_is_made_anew(team: Team, mortal: OperatorProcess) -> None:
+    """Its pod came again after the branch had moved, while the operator was away."""
+    team.add_node("a")
+    team.create_model(source=HUB)
+    mortal.start()
+    first = team.wait_for_job("a")
+    team.end_fetch(first, COMMIT)
+    poll("it is noted", lambda: team.model()["status"].get("source", {}).get("revision") == COMMIT)
+    mortal.kill()
+    team.admin.delete(core_path(team.namespace, "pods", f"{first['metadata']['name']}-x"), gracePeriodSeconds=0)
+    poll("the pod is gone", lambda: not team.admin.items(core_path(team.namespace, "pods")))
+    team.end_fetch(first, OTHER)
+    team.end(first, report("sha256:" + "f" * 64))
+    mortal.start()
+    second = poll(
+        "a Job that was told",
+        lambda: next((job for job in team.jobs() if REVISION in job["metadata"]["annotations"]), None),
+    )
+    assert second["metadata"]["annotations"][REVISION] == COMMIT
+    team.end_fetch(second, COMMIT)
+    team.end(second, report())
+    team.wait_for("Ready", "True", seconds=30)
+    assert team.model()["status"]["published"]["manifestDigest"] == DIGEST

@@ -1,5 +1,6 @@
 """The chart on a real API server: it applies, and the service account has the rights that the operator asks for."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,10 @@ from kubernetes.aio import client as aio_client
 from kubernetes.aio import config as aio_config
 
 from modelweights_operator import errors
+from modelweights_operator.domain.snapshot import FetchSettings, StorageClass
 from modelweights_operator.kube import rights
 from modelweights_operator.kube.client import Api
+from modelweights_operator.settings import from_environment
 from tests.cluster.api import ApiServer
 from tests.integration.client import Kube
 from tests.integration.conftest import SYSTEM, render
@@ -151,7 +154,11 @@ def test_a_feature_that_is_off_asks_for_no_right_and_makes_no_policy(values: str
 def test_the_operator_may_read_no_secret_and_write_no_spec(account: Kube, namespace: str) -> None:
     refused = [
         ("GET", f"/api/v1/namespaces/{namespace}/secrets"),
+        ("GET", f"/api/v1/namespaces/{namespace}/secrets/hub"),
         ("GET", "/api/v1/secrets"),
+        ("POST", f"/api/v1/namespaces/{namespace}/secrets"),
+        ("PATCH", f"/api/v1/namespaces/{namespace}/secrets/hub"),
+        ("DELETE", f"/api/v1/namespaces/{namespace}/secrets/hub"),
         ("PATCH", f"/apis/modelweights.io/v1alpha1/namespaces/{namespace}/modelweights/x"),
         ("DELETE", f"/api/v1/namespaces/{namespace}/pods/x"),
         ("POST", f"/api/v1/namespaces/{namespace}/pods"),
@@ -168,3 +175,50 @@ def test_the_operator_may_read_no_secret_and_write_no_spec(account: Kube, namesp
         for method, path in refused
     ]
     assert statuses == [403] * len(refused)
+
+
+def test_no_role_of_the_chart_names_secrets_or_everything() -> None:
+    manifests = [each for each in yaml.safe_load_all(render("x", "prepareNodes.enabled=true")) if each]
+    rules = [rule for each in manifests if each["kind"] in ("ClusterRole", "Role") for rule in each["rules"]]
+    assert rules
+    assert not {"secrets", "*"} & {resource for rule in rules for resource in rule["resources"]}
+    assert "*" not in {verb for rule in rules for verb in rule["verbs"]}
+
+
+def test_the_roots_of_storage_classes_are_prepared_and_settings_reach_the_operator() -> None:
+    classes = [
+        "storage.classes[0].name=nvme",
+        "storage.classes[0].root=/data",
+        "storage.classes[1].name=t",
+        "storage.classes[1].claimName=c",
+    ]
+    manifests = [
+        each
+        for each in yaml.safe_load_all(render("x", "prepareNodes.enabled=true", "hostPathRoots={/models}", *classes))
+        if each
+    ]
+    found = {
+        each["kind"]: each["spec"]["template"]["spec"]
+        for each in manifests
+        if each["kind"] in ("DaemonSet", "Deployment")
+    }
+    assert [volume["hostPath"]["path"] for volume in found["DaemonSet"]["volumes"]] == ["/models", "/data"]
+    environment = {each["name"]: each["value"] for each in found["Deployment"]["containers"][0]["env"]}
+    settings = from_environment(environment)
+    assert settings.storage_classes == (StorageClass("nvme", root="/data"), StorageClass("t", claim="c"))
+    assert settings.fetch == FetchSettings()
+
+
+def test_certificates_reach_the_operator_as_they_are(tmp_path: Path) -> None:
+    pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"fetch": {"extraCABundle": pem, "maxBytesPerSecond": "500M"}}))
+    manifests = [each for each in yaml.safe_load_all(render("x", values=values)) if each]
+    (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    settings = from_environment({each["name"]: each["value"] for each in container["env"]})
+    assert (settings.fetch.extra_ca, settings.fetch.max_bytes_per_second) == (pem, 500_000_000)
+    values.write_text(yaml.safe_dump({"fetch": {"extraCABundle": pem * 2500}}))
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        render("x", values=values)
+    assert "fetch.extraCABundle is too long" in caught.value.stderr

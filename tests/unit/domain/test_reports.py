@@ -113,3 +113,18 @@ def test_no_report_breaks_the_decision_about_its_node_or_its_entry(fields: dict[
 @given(st.text(max_size=200))
 def test_no_text_raises(text: str) -> None:
     reports.parse(text)
+
+
+def test_the_last_report_is_joined_by_the_figures_of_the_fetch_and_wins() -> None:
+    fetched = json.dumps({"step": "fetch", "revision": "r", "fetchSeconds": 2, "fetchedBytes": 3, "reason": "Fetched"})
+    joined = reports.parse(reports.join(report_text(fetchedBytes=4), fetched))
+    assert joined is not None
+    assert (joined.step, joined.revision, joined.fetch_seconds, joined.fetched_bytes) == ("report", "r", 2, 4)
+    assert joined.reason == ""
+
+
+@pytest.mark.parametrize(
+    ("final", "fetched"), [("Killed", "{}"), (report_text(), ""), (report_text(), "[1]"), ("", "")]
+)
+def test_what_is_no_report_joins_nothing(final: str, fetched: str) -> None:
+    assert reports.join(final, fetched) == final

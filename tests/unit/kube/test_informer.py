@@ -46,3 +46,12 @@ async def test_what_the_watch_never_tells_of_is_forgotten(
     later = time.monotonic() + informers.EXPECT_SECONDS + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert informer.group("group") == []
+
+
+async def test_all_that_is_known_holds_what_was_just_created_once(informer: Informer[str]) -> None:
+    informer._put(("ns", "a"), Item("group", "told"))
+    informer._put(("ns", "b"), Item("other", "elsewhere"))
+    informer.expect(body("a"))
+    informer.expect(body("c", "created"))
+    assert sorted(informer.known()) == ["created", "elsewhere", "told"]
+    assert sorted(informer.values()) == ["elsewhere", "told"]
