@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from modelweights_loader.checkpoint import find_checkpoint
 from modelweights_operator.domain import names
 from tests.e2e.client import path_of
 from tests.e2e.objects import RESTRICTED, model_weights, models_mount, models_volume, stand_in_pod
@@ -43,9 +46,7 @@ def servers(site: Site, make_namespace: Callable[[str, str], str]) -> Iterator[S
     name = make_namespace("servers", "")
     files = site.checkpoints / "split"
     more = site.checkpoints / "second"
-    more.mkdir()
-    for file in files.iterdir():
-        (more / file.name).hardlink_to(file)
+    shutil.copytree(files, more, copy_function=os.link)
     (more / "generation_config.json").write_text("{}\n", encoding="utf-8")
     with ThreadPoolExecutor(3) as pool:
         hub = pool.submit(start_hub, site, name)
@@ -63,11 +64,8 @@ def servers(site: Site, make_namespace: Callable[[str, str], str]) -> Iterator[S
 
 def _with_sums(files: Path, folder: Path) -> Path:
     """The same files, and beside them what a web server can't say by itself: which there are."""
-    folder.mkdir()
-    lines = []
-    for file in sorted(files.iterdir()):
-        (folder / file.name).hardlink_to(file)
-        lines.append(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n")
+    shutil.copytree(files, folder, copy_function=os.link)
+    lines = [f"{digest}  {name}\n" for name, digest in _sums_here(files).items()]
     (folder / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
     return folder
 
@@ -98,13 +96,24 @@ def _staging_pods(site: Site, namespace: str) -> list[Json]:
 
 def _sums_on_node(site: Site, node: str, folder: str) -> dict[str, str]:
     """sha256 of each file, as the node has them."""
-    script = 'cd "$1" && find . -type f -o -type l | sort | xargs sha256sum'
-    lines = site.cluster.node_exec(node, ["sh", "-ec", script, "sh", folder]).splitlines()
-    return {line[66:].removeprefix("./"): line[:64] for line in lines}
+    return _parse_sums(site.cluster.node_exec(node, ["sh", "-ec", f'cd "$1" && {_SUMS}', "sh", folder]))
+
+
+_SUMS = "find . -type f -exec sha256sum {} +"
+
+
+def _parse_sums(text: str) -> dict[str, str]:
+    return {line[66:].removeprefix("./"): line[:64] for line in text.splitlines()}
 
 
 def _sums_here(folder: Path) -> dict[str, str]:
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+    """sha256 of each file that an engine would read; others aren't fetched."""
+    files = find_checkpoint(str(folder)).files
+    return {file.path: hashlib.sha256(Path(file.real_path).read_bytes()).hexdigest() for file in files}
+
+
+def _size_of(folder: Path) -> int:
+    return sum(file.size_bytes for file in find_checkpoint(str(folder)).files)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +140,7 @@ def test_missing_secret_is_named(site: Site, module_namespace: str, late: str) -
 def test_hugging_face_repository_reaches_every_node(site: Site, servers: Servers, module_namespace: str) -> None:
     pod = stand_in_pod(module_namespace, "engine", site.images.loader, "minilm", **models_volume())
     where = {"fieldRef": {"fieldPath": f"metadata.annotations['{names.PATH_ANNOTATION}']"}}
-    command = ["sh", "-c", 'cd "$MODEL_PATH" && sha256sum *; exec sleep 3600']
+    command = ["sh", "-c", f'cd "$MODEL_PATH" && {_SUMS}; exec sleep 3600']
     pod["spec"]["containers"][0].update(
         {"command": command, "env": [{"name": "MODEL_PATH", "valueFrom": where}], **models_mount()}
     )
@@ -149,15 +158,11 @@ def test_hugging_face_repository_reaches_every_node(site: Site, servers: Servers
     assert status["published"]["path"] == f"/models/{module_namespace}/minilm/{hexadecimal}"
     for node in site.cluster.gpu_nodes:
         assert _sums_on_node(site, node, status["published"]["path"]) == _sums_here(servers.files)
-        assert status["nodes"][node]["fetchedBytes"] >= sum(file.stat().st_size for file in servers.files.iterdir())
+        assert status["nodes"][node]["fetchedBytes"] == _size_of(servers.files)
         assert status["nodes"][node]["fetchSeconds"] > 0
     site.await_running(module_namespace, "engine")
-    poll(
-        "the pod has read its files",
-        lambda: site.log(module_namespace, "engine").count("\n") == len(_sums_here(servers.files)),
-    )
-    lines = site.log(module_namespace, "engine").splitlines()
-    assert {line[66:]: line[:64] for line in lines} == _sums_here(servers.files)
+    expected = _sums_here(servers.files)
+    poll("the pod has read its files", lambda: _parse_sums(site.log(module_namespace, "engine")) == expected)
 
 
 def test_staging_pod_may_write_in_the_fetch_alone(site: Site, module_namespace: str) -> None:
@@ -282,7 +287,7 @@ def test_bucket_is_staged_where_only_restricted_pods_are_let_in(site: Site, serv
     assert model["status"]["source"]["revision"].startswith("sha256:")
 
     reader = {
-        "command": ["sh", "-c", 'cd "/data/$HERE" && sha256sum *'],
+        "command": ["sh", "-c", f'cd "/data/$HERE" && {_SUMS}'],
         "env": [{"name": "HERE", "value": f"bucket/{hexadecimal}"}],
         "securityContext": {**RESTRICTED, "runAsUser": 4711},
         "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
@@ -292,8 +297,7 @@ def test_bucket_is_staged_where_only_restricted_pods_are_let_in(site: Site, serv
         stand_in_pod(restricted, "reader", site.images.loader, "bucket", container=reader, volumes=[claim])
     )
     site.await_phase(restricted, "reader", "Succeeded")
-    lines = site.log(restricted, "reader").splitlines()
-    assert {line[66:]: line[:64] for line in lines} == _sums_here(servers.files)
+    assert _parse_sums(site.log(restricted, "reader")) == _sums_here(servers.files)
     secret = servers.store.credentials["AWS_SECRET_ACCESS_KEY"]
     for pod in _staging_pods(site, restricted):
         assert secret not in json.dumps(pod)
