@@ -1,8 +1,11 @@
 """Every rule of the CRD both ways, with the message as kubectl shows it; defaults, pruning, columns, explanations."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.cluster.api import ApiServer
 from tests.cluster.errors import CommandError
@@ -358,3 +361,19 @@ def test_kubectl_explains_the_fields(server: ApiServer, chart: str) -> None:
 def test_it_is_in_the_category_all(server: ApiServer, namespace: str) -> None:
     server.kubectl("apply", "--server-side", "-f", "-", input=MANIFEST % namespace)
     assert "modelweights.modelweights.io/llama" in server.kubectl("get", "all", "-n", namespace, "-o", "name")
+
+
+def manifests() -> dict[str, Json]:
+    """Each ModelWeights of the examples and of the usage guide."""
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    found = {path.name: path.read_text() for path in sorted((docs / "examples").glob("*.yaml"))}
+    blocks = re.findall(r"```yaml\n(.*?)```", (docs / "usage.md").read_text(), re.DOTALL)
+    found |= {f"usage.md {number}": block for number, block in enumerate(blocks)}
+    parsed = {name: yaml.safe_load(text) for name, text in found.items() if "kind: ModelWeights" in text}
+    return {name: body for name, body in parsed.items() if body.get("kind") == "ModelWeights"}
+
+
+@pytest.mark.parametrize("name", manifests())
+def test_what_the_documents_show_is_taken(admin: Kube, namespace: str, name: str) -> None:
+    spec = manifests()[name]["spec"]
+    assert kept(spec, dry_run(admin, namespace, spec)["spec"])
