@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.fetch.folders import saying
 from modelweights_loader.fetch.journal import Finished, begin_entry, done_entry, identify, part_entry
+from modelweights_loader.fetch.write_back import sync_file_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 # Dirty pages beyond that make who writes wait: memory belongs to the pods that run here.
 _MAX_PENDING_BYTES = 2**28
 _MAX_PENDING_FILES = 256
+_SYNC_ALL_FROM_FILES = 16
 
 
 class _Order(NamedTuple):
@@ -140,7 +142,13 @@ class Syncer:
             if transfer not in whole:
                 with saying("write", transfer.file.path):
                     os.fdatasync(transfer.descriptor)
-        finished = {transfer: _finish(transfer, digests) for transfer, digests in whole.items()}
+        for transfer in whole:
+            with saying("write", transfer.file.path):
+                os.fchmod(transfer.descriptor, 0o644)
+        # A commit of the file system's journal for each of many small files takes longer than all else. What others have
+        # written there is brought to the disk with them.
+        is_synced = len(whole) >= _SYNC_ALL_FROM_FILES and sync_file_system(next(iter(whole)).descriptor)
+        finished = {transfer: _finish(transfer, digests, is_synced=is_synced) for transfer, digests in whole.items()}
         self._journal.append(done_entry(transfer.file.path, last) for transfer, last in finished.items())
         self._journal.sync()
         for order in orders:
@@ -164,10 +172,10 @@ def _size_of(order: _Order) -> int:
     return transfer.part_bytes if order.whole is None else order.end % transfer.part_bytes
 
 
-def _finish(transfer: Transfer, digests: Digests) -> Finished:
+def _finish(transfer: Transfer, digests: Digests, *, is_synced: bool) -> Finished:
     with saying("write", transfer.file.path):
-        os.fchmod(transfer.descriptor, 0o644)
-        os.fsync(transfer.descriptor)
+        if not is_synced:
+            os.fsync(transfer.descriptor)
         status = os.fstat(transfer.descriptor)
     return Finished(status.st_size, digests.sha256, digests.git_blob, status.st_mtime_ns)
 

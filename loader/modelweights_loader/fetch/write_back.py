@@ -1,6 +1,6 @@
-"""Two calls that Python doesn't offer: starting write-back of a range, and room for a file before it is written.
+"""Calls that Python doesn't offer: starting write-back of a range, room for a file before it is written, syncfs.
 
-Called by `transfer` and `syncing`. Both are only of help: where the file system or a sandbox refuses them, all goes on.
+Called by `transfer`, `workers` and `syncing`. All are only of help: where the file system or a sandbox refuses them, all goes on.
 """
 
 from __future__ import annotations
@@ -59,3 +59,19 @@ def allocate(descriptor: int, begin: int, size_bytes: int) -> None:
             raise OSError(number, os.strerror(number))
         if number != errno.EINTR:
             return
+
+
+def sync_file_system(descriptor: int) -> bool:
+    """Brings all that was written to a file system to its disk, also by others.
+
+    Args:
+        descriptor: An open file on it.
+
+    Returns:
+        Whether it is there. If not, syncing a single file tells why.
+    """
+    try:
+        call = _library().syncfs
+    except (AttributeError, OSError):
+        return False
+    return bool(call(descriptor) == 0)
