@@ -30,6 +30,14 @@ class Admission:
     created: list[manifests.Manifest] = field(default_factory=list)
     again_after_seconds: float | None = None
 
+    def add(self, node: Node, attempt: int, snapshot: Snapshot, spec: api.Spec, revision: str) -> None:
+        """Make the node's Job, and say so."""
+        owner, policy = snapshot.owner, snapshot.policy
+        job = manifests.staging_job(owner, spec, node, attempt=attempt, policy=policy, revision=revision)
+        self.created.append(job)
+        started = {"state": "Staging", "reason": "Starting"}
+        self.entries[node.name] = self.entries[node.name].model_copy(update=started)
+
 
 def admit(
     snapshot: Snapshot,
@@ -51,9 +59,9 @@ def admit(
     """
     outcome = Admission(dict(entries))
     free = spec.placement.max_concurrent_nodes - sum(decision.active for decision in decisions.values())
+    looking = 0 if resolution.may_create else _looks(decisions, entries)
+    refusal = "" if resolution.may_create else _unresolved(entries, resolution)
     caps = _Caps(snapshot, spec)
-    looking = _looks(decisions, entries) if not resolution.may_create else 0
-    refusal = _unresolved(entries, resolution)
     for node in targets:
         attempt = decisions[node.name].wants_job
         if attempt is None:
@@ -61,20 +69,16 @@ def admit(
         why = ""
         if free <= 0:
             why = f"waits for its turn: maxConcurrentNodes is {spec.placement.max_concurrent_nodes}"
-        elif not resolution.may_create and (refusal or looking):
+        elif refusal or looking:
             why = refusal or "waits until the first node has found out which revision the source has"
         elif why := caps.refuse(node):
             outcome.again_after_seconds = QUEUED_AGAIN_SECONDS
         if why:
             outcome.entries[node.name] = entries[node.name].model_copy(update={"message": why})
             continue
-        free, looking = free - 1, looking + 1
+        free, looking = free - 1, looking + (not resolution.may_create)
         caps.take(node)
-        job = manifests.staging_job(
-            snapshot.owner, spec, node, attempt=attempt, policy=snapshot.policy, revision=resolution.revision
-        )
-        outcome.created.append(job)
-        outcome.entries[node.name] = entries[node.name].model_copy(update={"state": "Staging", "reason": "Starting"})
+        outcome.add(node, attempt, snapshot, spec, resolution.revision)
     return outcome
 
 

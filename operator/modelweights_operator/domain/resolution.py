@@ -46,8 +46,11 @@ class Resolution:
         return not self.needed or self.recorded
 
     def matches(self, job: StagingJob) -> bool:
-        """Whether a Job fetches, or fetched, this revision; so does any while nothing is known."""
-        if not self.needed or self.source is None:
+        """Whether a Job fetches, or fetched, this revision; so does any while nothing is known.
+
+        One that failed makes nothing ready: it stays with its logs until the next attempt, which is given the revision.
+        """
+        if not self.needed or self.source is None or job.state == "Failed":
             return True
         return self.revision in (job.revision, fetched_revision(job))
 

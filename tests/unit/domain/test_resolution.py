@@ -249,3 +249,11 @@ def test_a_published_checkpoint_keeps_its_path_until_all_nodes_have_it_at_the_ne
     whole = plan_of(with_spec(new, A, B, status=half.status, jobs=(other,)))
     assert whole.status.published is not None
     assert whole.status.published.path == f"claim:models/llama/{'a' * 64}"
+
+
+def test_a_failed_job_stays_with_its_logs_when_another_node_found_the_revision() -> None:
+    job = failed_job(A, spec=SPEC, text=failure_text())
+    plan = plan_of(with_spec(SPEC, A, status=WITH_PIN, jobs=(job,)))
+    assert (states(plan), plan.delete_jobs) == ({"node-a": ("Failed", "Unreachable")}, ())
+    due = replace(job, finished_at=ago(11))
+    assert plan_of(with_spec(SPEC, A, status=WITH_PIN, jobs=(due,))).delete_jobs == (job.name,)
