@@ -103,7 +103,9 @@ def publish(path: str, checkpoint: Checkpoint, options: PublishOptions) -> tuple
         cooling = call(lambda: cool(checkpoint.shards, all_read=all_read))
         said.append(f"cooled {format_bytes(cooling.cooled_bytes)}")
         said += [f"not all cooled ({refusal})" for refusal in cooling.refusals]
-    figures["marker"], cause = _mark(path, checkpoint, options, str(figures.get("manifestDigest") or ""))
+    # Pods wait for the folder that they are told, which of a fetched one lies in the home.
+    marked, digest = checkpoint.path if options.fetched else path, str(figures.get("manifestDigest") or "")
+    figures["marker"], cause = _mark(marked, checkpoint, options, digest)
     if cause:
         said.append(cause)
     return figures, "; ".join(said)

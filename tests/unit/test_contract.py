@@ -1,13 +1,17 @@
 """Operator and loader never import each other: what one writes into a pod's arguments, the other must understand."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from modelweights_loader.cli import build_parser
-from modelweights_operator.domain import manifests
+from modelweights_operator.domain import manifests, reports, storage
 from modelweights_operator.domain.snapshot import FetchSettings, Policy, StorageClass
+from tests.checkpoints.synthetic import make_synthetic
 from tests.unit.domain.samples import (
     COMMIT_A,
     POLICY,
@@ -98,3 +102,36 @@ def accepts(spec: Any, policy: Policy, revision: str) -> None:
     for container in [*pod["initContainers"], *pod["containers"]]:
         parsed = build_parser().parse_args(container["args"])
         assert (parsed.command, parsed.path) == (container["name"], container["args"][1])
+
+
+def test_the_steps_of_a_local_copy_run_as_they_stand_and_end_where_the_operator_says(tmp_path: Path) -> None:
+    """In the kubelet's place: folders made, mounts replaced by paths; the loader is the real one."""
+    make_synthetic(tmp_path / "models" / "llama", 2**20, 2)
+    policy = replace(
+        POLICY,
+        host_path_roots=(str(tmp_path / "models"),),
+        storage_classes=(StorageClass("disk", root=str(tmp_path / "data"), is_default=True),),
+    )
+    spec = make_spec(source={"hostPath": {"path": str(tmp_path / "models" / "llama")}}, storage={})
+    owner, places = make_owner(spec), {"results": tmp_path / "results", "markers": tmp_path / "data" / ".modelweights"}
+    for place in (tmp_path / "data" / "team" / "llama", *places.values()):
+        place.mkdir(parents=True)
+    job = manifests.staging_job(owner, spec, make_node(), attempt=0, policy=policy)
+    pod, report = job["spec"]["template"]["spec"], tmp_path / "report"
+    for container in [*pod["initContainers"], *pod["containers"]]:
+        arguments = [word.replace("/dev/termination-log", str(report)) for word in container["args"]]
+        for name, place in places.items():
+            arguments = [word.replace(f"/run/modelweights/{name}", str(place)) for word in arguments]
+        ran = subprocess.run(
+            [sys.executable, "-m", "modelweights_loader", *arguments], capture_output=True, text=True, check=False, timeout=120
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+    found = reports.parse(report.read_text())
+    assert found is not None
+    expected = storage.published_path(owner, spec, policy, manifest_digest=found.manifest_digest, revision="")
+    assert sorted(path.name for path in Path(expected).glob("*.safetensors")) == sorted(
+        path.name for path in (tmp_path / "models" / "llama").glob("*.safetensors")
+    )
+    waits = [sys.executable, "-m", "modelweights_loader", "wait", expected, "--timeout-seconds", "5"]
+    waited = subprocess.run(waits, capture_output=True, text=True, check=False, timeout=60)
+    assert waited.returncode == 0, waited.stderr
