@@ -132,7 +132,7 @@ def test_missing_secret_is_named(site: Site, module_namespace: str, late: str) -
 
     entry = poll("the staging without a Secret fails", ask, show=[site.describe(module_namespace, late)])
     assert entry["reason"] == "SecretMissing"
-    assert "late" in entry["message"]
+    assert "/secrets/late/token" in entry["message"]
     # Its next attempt is a minute from now; other tests take that time, and the last one looks.
     _secret(site, module_namespace, "late", {"token": TOKEN})
 

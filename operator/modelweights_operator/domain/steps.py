@@ -20,8 +20,8 @@ CA_VARIABLE: Final = "MODELWEIGHTS_EXTRA_CA"
 
 _MARKER_MOUNT: Final = "/run/modelweights/markers"
 _RESULTS_MOUNT: Final = "/run/modelweights/results"
-_TOKEN_MOUNT: Final = "/run/modelweights/token"  # noqa: S105 - a folder, not a password
-_CREDENTIALS_MOUNT: Final = "/run/modelweights/credentials"
+_SECRETS_MOUNT: Final = "/run/modelweights/secrets"
+"""Below it by the Secret's name and key, so that the loader's messages name them."""
 _TERMINATION_LOG: Final = "/dev/termination-log"
 _TMP: Final = "/tmp"  # noqa: S108 - the pod's own emptyDir
 _SMALL_TMP: Final = "64Mi"
@@ -93,7 +93,7 @@ def _secrets(spec: Spec) -> list[Manifest]:
     found: list[Manifest] = []
     token = spec.source.hugging_face and spec.source.hugging_face.token_secret_ref
     if token:
-        items = [{"key": token.key, "path": "token"}]
+        items = [{"key": token.key, "path": token.key}]
         secret = {"secretName": token.name, "items": items, "optional": True, "defaultMode": _SECRET_MODE}
         found.append({"name": "token", "secret": secret})
     credentials = spec.source.object_store and spec.source.object_store.credentials_secret_ref
@@ -170,10 +170,12 @@ def _secret_places(spec: Spec) -> dict[str, str]:
     """Where the step finds what `_secrets` mounts."""
     hugging_face, object_store = spec.source.hugging_face, spec.source.object_store
     if hugging_face and hugging_face.token_secret_ref:
-        return {"token-file": f"{_TOKEN_MOUNT}/token"}
+        reference = hugging_face.token_secret_ref
+        return {"token-file": f"{_SECRETS_MOUNT}/{reference.name}/{reference.key}"}
     if object_store and object_store.credentials_secret_ref:
+        folder = f"{_SECRETS_MOUNT}/{object_store.credentials_secret_ref.name}"
         is_web = object_store.url.startswith("https://")
-        return {"token-file": f"{_CREDENTIALS_MOUNT}/token"} if is_web else {"credentials-dir": _CREDENTIALS_MOUNT}
+        return {"token-file": f"{folder}/token"} if is_web else {"credentials-dir": folder}
     return {}
 
 
@@ -240,7 +242,6 @@ def _mounts(staging: Staging, step: str) -> list[Manifest]:
 
 def _source_mounts(staging: Staging) -> list[Manifest]:
     source = staging.spec.source
-    mounts = {volume["name"]: volume for volume in _secrets(staging.spec)}
     found: list[Manifest] = []
     if source.persistent_volume_claim is not None:
         found.append({"name": "source", "mountPath": storage.SOURCE_CLAIM_MOUNT, "readOnly": True})
@@ -248,6 +249,7 @@ def _source_mounts(staging: Staging) -> list[Manifest]:
         # At its own path, so that messages name the node's; a home below it is mounted over it.
         root = storage.source_root(staging.spec, staging.policy)
         found.append({"name": "source", "mountPath": root, "readOnly": True})
-    places = {"token": _TOKEN_MOUNT, "credentials": _CREDENTIALS_MOUNT}
-    found += [{"name": name, "mountPath": places[name], "readOnly": True} for name in mounts]
+    for volume in _secrets(staging.spec):
+        path = f"{_SECRETS_MOUNT}/{volume['secret']['secretName']}"
+        found.append({"name": volume["name"], "mountPath": path, "readOnly": True})
     return found

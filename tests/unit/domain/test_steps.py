@@ -75,16 +75,16 @@ def mounts(step: Json) -> dict[str, Json]:
         (
             make_fetch_spec(HUB, files={"include": ["*.bin", "-x"], "exclude": ["a b"]}, storage={"layout": "HuggingFaceCache"}),
             ["--source=hf://org/name", "--revision=main", "--layout=HuggingFaceCache",
-             "--token-file=/run/modelweights/token/token", "--include=*.bin", "--include=-x", "--exclude=a b"],
+             "--token-file=/run/modelweights/secrets/hub/read", "--include=*.bin", "--include=-x", "--exclude=a b"],
         ),
-        (make_fetch_spec(S3), ["--source=s3://bucket/llama", "--credentials-dir=/run/modelweights/credentials"]),
+        (make_fetch_spec(S3), ["--source=s3://bucket/llama", "--credentials-dir=/run/modelweights/secrets/keys"]),
         (
             make_fetch_spec({"objectStore": {"url": "s3://b", "endpoint": "http://minio", "region": "eu", "pathStyle": True, "anonymous": True}}),
             ["--source=s3://b", "--endpoint=http://minio", "--region=eu", "--path-style", "--anonymous"],
         ),
         (
             make_fetch_spec({"objectStore": {"url": "https://files/x/", "credentialsSecretRef": {"name": "t"}}}),
-            ["--source=https://files/x/", "--token-file=/run/modelweights/credentials/token"],
+            ["--source=https://files/x/", "--token-file=/run/modelweights/secrets/t/token"],
         ),
         (make_claim_spec("a", storage={}), ["--source=file:///mnt/source/a"]),
         (make_spec(storage={}), ["--source=file:///models/llama"]),
@@ -168,7 +168,7 @@ def test_the_name_of_a_model_may_be_as_long_as_a_folders() -> None:
     [
         (
             make_fetch_spec(HUB), "token",
-            {"secretName": "hub", "items": [{"key": "read", "path": "token"}], "optional": True, "defaultMode": 0o440},
+            {"secretName": "hub", "items": [{"key": "read", "path": "read"}], "optional": True, "defaultMode": 0o440},
         ),
         (make_fetch_spec(S3), "credentials", {"secretName": "keys", "optional": True, "defaultMode": 0o440}),
     ],
@@ -178,7 +178,9 @@ def test_a_secret_reaches_fetch_alone_and_as_a_file(spec: Any, name: str, secret
     assert [volume for volume in pod_of(job)["volumes"] if "secret" in volume] == [{"name": name, "secret": secret}]
     holders = {step for step, container in steps_of(job).items() if name in str(container["volumeMounts"])}
     assert holders == {"fetch"}
-    assert mounts(steps_of(job)["fetch"])[f"{name} /run/modelweights/{name}"]["readOnly"] is True
+    assert (
+        mounts(steps_of(job)["fetch"])[f"{name} /run/modelweights/secrets/{secret['secretName']}"]["readOnly"] is True
+    )
     assert "secretKeyRef" not in str(job)
     # Secrets are root's: this group may read them, and write into a claim.
     assert pod_of(job)["securityContext"]["fsGroup"] == 65532
