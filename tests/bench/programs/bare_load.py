@@ -45,7 +45,7 @@ def _load_safetensors(files: list[str], _keywords: dict[str, Any]) -> tuple[int,
 
 
 def _load_parallel(files: list[str], keywords: dict[str, Any]) -> tuple[int, int]:
-    """Its tensors are memory of their own already, so nothing is copied once more."""
+    """Its tensors are in new memory already, so nothing is copied here; whether the library does it is a keyword."""
     import fastsafetensors  # noqa: PLC0415 - see main
 
     tensors = size_bytes = 0
