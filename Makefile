@@ -45,7 +45,7 @@ lint: setup ## style, types, borders between packages, generated files, scripts,
 
 unit: setup ## tests without a cluster
 	@$(PYTHON) -m tests.engines fetch
-	$(PYTEST) tests/unit
+	$(PYTEST) tests/unit --numprocesses=2 --dist=loadfile
 
 fuzz: setup ## look for bytes that the header reader calls good and safetensors bad (FUZZ_SECONDS=600)
 	$(PYTHON) -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),600)
@@ -58,6 +58,9 @@ integration: setup ## tests against a real API server (etcd and kube-apiserver o
 
 e2e: needs-cluster setup ## tests on real kubelets: the operator from its image, installed by helm
 	$(PYTEST) tests/e2e
+
+faults: needs-cluster setup ## faults on purpose on a real cluster, for minutes: a fetch of 2 GiB killed at ten moments
+	$(PYTEST) tests/faults -s
 
 bench: setup ## all measurements, each beside what it is compared with (an hour or more)
 	$(PYTHON) -m tests.bench all

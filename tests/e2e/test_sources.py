@@ -94,15 +94,15 @@ def _staging_pods(site: Site, namespace: str) -> list[Json]:
     return list(found.values())
 
 
-def _sums_on_node(site: Site, node: str, folder: str) -> dict[str, str]:
+def sums_on_node(site: Site, node: str, folder: str) -> dict[str, str]:
     """sha256 of each file, as the node has them."""
-    return _parse_sums(site.cluster.node_exec(node, ["sh", "-ec", f'cd "$1" && {_SUMS}', "sh", folder]))
+    return parse_sums(site.cluster.node_exec(node, ["sh", "-ec", f'cd "$1" && {_SUMS}', "sh", folder]))
 
 
 _SUMS = "find . -type f -exec sha256sum {} +"
 
 
-def _parse_sums(text: str) -> dict[str, str]:
+def parse_sums(text: str) -> dict[str, str]:
     return {line[66:].removeprefix("./"): line[:64] for line in text.splitlines()}
 
 
@@ -157,12 +157,12 @@ def test_hugging_face_repository_reaches_every_node(site: Site, servers: Servers
     hexadecimal = status["published"]["manifestDigest"].removeprefix("sha256:")
     assert status["published"]["path"] == f"/models/{module_namespace}/minilm/{hexadecimal}"
     for node in site.cluster.gpu_nodes:
-        assert _sums_on_node(site, node, status["published"]["path"]) == _sums_here(servers.files)
+        assert sums_on_node(site, node, status["published"]["path"]) == _sums_here(servers.files)
         assert status["nodes"][node]["fetchedBytes"] == _size_of(servers.files)
         assert status["nodes"][node]["fetchSeconds"] > 0
     site.await_running(module_namespace, "engine")
     expected = _sums_here(servers.files)
-    poll("the pod has read its files", lambda: _parse_sums(site.log(module_namespace, "engine")) == expected)
+    poll("the pod has read its files", lambda: parse_sums(site.log(module_namespace, "engine")) == expected)
 
 
 def test_staging_pod_may_write_in_the_fetch_alone(site: Site, module_namespace: str) -> None:
@@ -210,7 +210,7 @@ def test_killed_fetch_goes_on_where_it_was(site: Site, servers: Servers, module_
         )
         site.client.remove(path_of("Pod", module_namespace, pod["metadata"]["name"]), grace_seconds=0)
     model = site.await_condition(module_namespace, "killed", seconds=120)
-    assert _sums_on_node(site, node, model["status"]["published"]["path"]) == _sums_here(servers.files)
+    assert sums_on_node(site, node, model["status"]["published"]["path"]) == _sums_here(servers.files)
 
 
 def test_cache_layout_is_found_offline_by_name(site: Site, servers: Servers, module_namespace: str) -> None:
@@ -297,7 +297,7 @@ def test_bucket_is_staged_where_only_restricted_pods_are_let_in(site: Site, serv
         stand_in_pod(restricted, "reader", site.images.loader, "bucket", container=reader, volumes=[claim])
     )
     site.await_phase(restricted, "reader", "Succeeded")
-    assert _parse_sums(site.log(restricted, "reader")) == _sums_here(servers.files)
+    assert parse_sums(site.log(restricted, "reader")) == _sums_here(servers.files)
     secret = servers.store.credentials["AWS_SECRET_ACCESS_KEY"]
     for pod in _staging_pods(site, restricted):
         assert secret not in json.dumps(pod)
@@ -307,7 +307,7 @@ def test_web_server_with_an_authority_of_its_own(site: Site, servers: Servers, m
     node = site.cluster.gpu_nodes[0]
     _apply(site, module_namespace, "web", {"objectStore": {"url": f"{servers.web.url}/"}}, node)
     model = site.await_condition(module_namespace, "web", seconds=120)
-    sums = _sums_on_node(site, node, model["status"]["published"]["path"])
+    sums = sums_on_node(site, node, model["status"]["published"]["path"])
     assert sums == _sums_here(servers.files)
 
 
@@ -317,7 +317,7 @@ def test_folder_is_copied_where_storage_asks_for_it(site: Site, servers: Servers
     model = site.await_condition(module_namespace, "copied", seconds=120)
     path = model["status"]["published"]["path"]
     assert path.startswith(f"/models/{module_namespace}/copied/")
-    assert _sums_on_node(site, node, path) == _sums_here(servers.files)
+    assert sums_on_node(site, node, path) == _sums_here(servers.files)
 
 
 def test_secret_that_came_later_is_used(site: Site, module_namespace: str, late: str) -> None:

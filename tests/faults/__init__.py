@@ -1,0 +1,1 @@
+"""Faults on purpose, on a real cluster, for longer than `make test` may take: `make faults`."""
