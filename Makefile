@@ -10,7 +10,7 @@ CLUSTER := $(PYTHON) -m tests.cluster
 PROVIDER ?= auto
 export MODELWEIGHTS_CLUSTER_PROVIDER := $(PROVIDER)
 
-.PHONY: help demo test lint unit engines fuzz integration e2e bench bench-fetch bench-loader generate image cluster-up cluster-down clean setup
+.PHONY: help demo test lint unit engines fuzz integration e2e faults bench bench-fetch bench-loader generate image cluster-up cluster-down clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
