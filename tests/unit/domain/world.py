@@ -114,7 +114,8 @@ class World:
     def reboot(self, name: str) -> None:
         """Give a node another boot."""
         node = self.nodes[name]
-        self.nodes[name] = replace(node, boot_id=f"{node.boot_id}+")
+        first, _, count = node.boot_id.partition("+")
+        self.nodes[name] = replace(node, boot_id=f"{first}+{int(count or 0) + 1}")
 
     def change_node(self, name: str, *, ready: bool, cordoned: bool) -> None:
         """Make a node ready or not, cordoned or not."""
