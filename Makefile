@@ -6,6 +6,8 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 CLUSTER := $(PYTHON) -m tests.cluster
+# The unit tests' processes; in `make test` one is left for what runs beside them.
+UNIT_PROCESSES ?= 2
 # Which cluster: auto (kind where a Docker engine runs, embedded otherwise), embedded, kind or kubeconfig.
 PROVIDER ?= auto
 export MODELWEIGHTS_CLUSTER_PROVIDER := $(PROVIDER)
@@ -30,7 +32,16 @@ needs-cluster:
 demo: needs-cluster setup ## a real cluster, the operator, a real checkpoint to Ready, and a pod that starts after
 	@$(PYTHON) -m tests.demo up
 
-test: needs-cluster lint unit integration e2e ## everything: lint, types, unit, integration, end to end
+# Those on a cluster mostly wait for it, so the unit tests run beside them; both go on to their end if one fails.
+test: needs-cluster lint ## everything: lint, types, unit, integration, end to end
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-unit test-on-cluster
+
+.PHONY: test-unit test-on-cluster
+test-unit:
+	@$(MAKE) --no-print-directory unit UNIT_PROCESSES=1 2>&1 | sed -u 's/^/unit | /'
+
+test-on-cluster:
+	@$(MAKE) --no-print-directory integration e2e
 
 lint: setup ## style, types, borders between packages, generated files, scripts, Dockerfile, chart
 	.venv/bin/ruff check .
@@ -45,7 +56,7 @@ lint: setup ## style, types, borders between packages, generated files, scripts,
 
 unit: setup ## tests without a cluster
 	@$(PYTHON) -m tests.engines fetch
-	$(PYTEST) tests/unit --numprocesses=2 --dist=loadfile
+	$(PYTEST) tests/unit --numprocesses=$(UNIT_PROCESSES) --dist=loadfile
 
 fuzz: setup ## look for bytes that the header reader calls good and safetensors bad (FUZZ_SECONDS=600)
 	$(PYTHON) -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),600)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from modelweights_loader.checkpoint import Checkpoint, CheckpointFile
     from modelweights_loader.load.contract import LoadResult
 
-_MAX_ROUNDS = 5
 # The library's default, its counterpart, and safetensors.
 _FIRST_IN_ANY_CASE = 3
 _NO_TIME = "no time was left for it"
@@ -61,7 +60,7 @@ READ_BUFFERED = frozenset(
 
 
 class TuneOptions(NamedTuple):
-    """How to tune: the time for all of it, and how many bytes to load each time (whole shards, at least one)."""
+    """How to tune: the time and rounds for all of it, and the bytes to load each time (whole shards, at least one)."""
 
     max_seconds: float = 120.0
     sample_bytes: int = 4 * GIB
@@ -69,6 +68,7 @@ class TuneOptions(NamedTuple):
     load_formats: tuple[str, ...] = LOAD_FORMATS
     device: str = "cpu"
     gds: str = "Auto"
+    max_rounds: int = 5
 
 
 class TuneResult(NamedTuple):
@@ -230,7 +230,7 @@ class _Race:
             timings[candidate] = self._time(timing)
             on_progress(_describe(timings[candidate]))
         finalists = list_finalists(list(timings.values()), default)
-        for turn in range(_MAX_ROUNDS - 1):
+        for turn in range(self._options.max_rounds - 1):
             left = self._deadline - time.monotonic()
             finalists = [candidate for candidate in finalists if not timings[candidate].refusal]
             missing = MIN_ROUNDS - 1 - turn

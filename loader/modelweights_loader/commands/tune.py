@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from modelweights_loader.checkpoint import Checkpoint
     from modelweights_loader.commands.options import Commands
 
+_MOST_ROUNDS = 20
+
 
 def add(commands: Commands) -> None:
     """Adds the command.
@@ -62,6 +64,14 @@ def add_arguments(command: argparse.ArgumentParser, prefix: str = "--") -> None:
         help="load the first whole shards up to this, at least one (default 4Gi)",
     )
     command.add_argument(
+        f"{prefix}max-rounds",
+        dest="tune_max_rounds",
+        metavar="N",
+        type=_parse_rounds,
+        default=5,
+        help="loads of each way at most, as time allows (3 to 20, default 5)",
+    )
+    command.add_argument(
         f"{prefix}queue-sizes",
         dest="tune_queue_sizes",
         metavar="LIST",
@@ -84,6 +94,16 @@ def _parse_queue_sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted({0, *(parse_queue_size(word) for word in text.split(","))}))
 
 
+def _parse_rounds(text: str) -> int:
+    from modelweights_loader.tune_choice import MIN_ROUNDS  # noqa: PLC0415 - see the package's docstring
+
+    # Fewer say nothing about the next one.
+    if not (text.isascii() and text.isdecimal() and MIN_ROUNDS <= int(text[:9]) <= _MOST_ROUNDS):
+        message = f"{text!r} is not a number of rounds from {MIN_ROUNDS} to {_MOST_ROUNDS}"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
 def _parse_formats(text: str) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(text.split(",")))
     if not set(words) <= set(LOAD_FORMATS):
@@ -96,7 +116,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     """Times the ways to load.
 
     Args:
-        arguments: path, root, tune_max_seconds, tune_sample_bytes, tune_queue_sizes, tune_load_formats, device, gds.
+        arguments: path, root, tune_max_seconds, tune_max_rounds, tune_sample_bytes, tune_queue_sizes, tune_load_formats, device, gds.
 
     Returns:
         The outcome. Too little time or memory for any way is an outcome too, and no error.
@@ -131,6 +151,7 @@ def tune_checkpoint(checkpoint: Checkpoint, arguments: argparse.Namespace) -> Ou
         load_formats=arguments.tune_load_formats,
         device=arguments.device,
         gds=arguments.gds,
+        max_rounds=arguments.tune_max_rounds,
     )
     result = tune(checkpoint, options, lambda line: print(f"tune: {line}", file=sys.stderr, flush=True))
     print(format_table(list(result.timings)))

@@ -252,7 +252,9 @@ def test_a_real_run_measures_chooses_and_leaves_the_pages(split: Path, disk: Pat
     """Three ways, at least three rounds each; the winner is what `flags` prints."""
     folder = disk / "checkpoint"
     split.rename(folder)
-    ran = run_loader("tune", folder, "--queue-sizes", "0", "--max-seconds", "100", "--results", disk / "results")
+    ran = run_loader(
+        "tune", folder, "--queue-sizes", "0", "--max-rounds", "3", "--max-seconds", "200", "--results", disk / "results"
+    )
     assert ran.code == 0, ran.stderr
     result: dict[str, Any] = json.loads((disk / "results" / "tune.json").read_text(encoding="utf-8"))
     assert result["reason"] == "Tuned", ran.stdout
@@ -288,9 +290,18 @@ def test_the_command_line_and_flags_import_no_torch() -> None:
     assert ended.stdout.strip() == "False"
 
 
+@pytest.mark.parametrize("rounds", ["2", "21", "-3", "three", ""])
+def test_rounds_have_bounds(single: Path, rounds: str) -> None:
+    ran = run_loader("tune", single, f"--max-rounds={rounds}")
+    assert ran.code == 2
+    assert "a number of rounds from 3 to 20" in ran.stderr
+
+
 def test_stage_tunes_what_was_shown_to_load(single: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    ran = run_loader("stage", single, "--tune", "--tune-load-formats", "safetensors", "--results", results)
+    ran = run_loader(
+        "stage", single, "--tune", "--tune-max-rounds", "3", "--tune-load-formats", "safetensors", "--results", results
+    )
     assert ran.code == 0, ran.stderr
     assert (results / "tune.json").exists()
     assert "tune: fastest here: safetensors" in ran.stdout
