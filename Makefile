@@ -41,7 +41,8 @@ test-unit:
 	@$(MAKE) --no-print-directory unit UNIT_PROCESSES=1 2>&1 | sed -u 's/^/unit | /'
 
 test-on-cluster:
-	@$(MAKE) --no-print-directory integration e2e
+	@$(MAKE) --no-print-directory integration
+	@$(MAKE) --no-print-directory e2e
 
 lint: setup ## style, types, borders between packages, generated files, scripts, Dockerfile, chart
 	.venv/bin/ruff check .
