@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from modelweights_loader.errors import InterruptedByUserError, NoRoomError, TerminatedError
 from modelweights_loader.sources.contract import SourceChangedError, SourceUnavailableError
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ MAX_RETRY_AFTER_SECONDS = 300.0
 _FIRST_SECONDS = 0.5
 _LONGEST_SECONDS = 60.0
 DEFAULT_MAX_ATTEMPTS = 8
+# Another content needs another listing, room another call, and who is told to end doesn't begin again.
+_FINAL = (SourceChangedError, NoRoomError, TerminatedError, InterruptedByUserError)
 
 
 class Backoff:
@@ -60,9 +63,7 @@ class Backoff:
             Seconds to wait before the next attempt, or None: there is none.
         """
         self._failures += 1
-        # Another content needs another listing.
-        is_final = not error.retry or isinstance(error, SourceChangedError)
-        if is_final or self._failures >= self._max_attempts:
+        if not error.retry or isinstance(error, _FINAL) or self._failures >= self._max_attempts:
             return None
         longest = min(_LONGEST_SECONDS, self._first_seconds * 2.0 ** (self._failures - 1))
         asked = error.retry_after_seconds if isinstance(error, SourceUnavailableError) else None

@@ -44,6 +44,14 @@ class _TooManyBytesError(TryAgainError):
     reason = "TooManyBytes"
 
 
+class _DiskError(Exception):
+    """What was received can't be kept: no repetition of the read mends that."""
+
+    def __init__(self, error: LoaderError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class DownloadOptions(NamedTuple):
     """How to fetch.
 
@@ -193,6 +201,8 @@ class Download:
                     return
                 if self._schedule.release(taken):
                     self._check(taken.transfer)
+        except _DiskError as carried:
+            self._schedule.fail(carried.error)
         except Exception as error:  # noqa: BLE001 - carried over to the thread that waits
             self._schedule.fail(error)
 
@@ -308,19 +318,29 @@ class _Worker:
         piece = piece[: max(0, claim.end - claim.position)]
         if not piece or not self._is_wanted(claim):
             return
-        with saying("write", claim.transfer.file.path):
+        with _keeping(), saying("write", claim.transfer.file.path):
             ends = claim.transfer.write(claim, piece)
         self._counts.add_written(claim.transfer, len(piece))
         if claim.position - self._flushed >= _WRITE_BACK_BYTES:
             start_write_back(claim.transfer.descriptor, self._flushed, claim.position - self._flushed)
             self._flushed = claim.position
-        _note(syncer, claim.transfer, ends)
+        with _keeping():
+            _note(syncer, claim.transfer, ends)
 
 
 def _note(syncer: Syncer, transfer: Transfer, ends: list[tuple[int, str]]) -> None:
     for end, digest in ends:
         if end != transfer.file.size_bytes:
             syncer.note_part(transfer, end, digest)
+
+
+@contextlib.contextmanager
+def _keeping() -> Iterator[None]:
+    """Tells errors of this machine from those of the source, which are tried again."""
+    try:
+        yield
+    except LoaderError as error:
+        raise _DiskError(error) from error
 
 
 @contextlib.contextmanager

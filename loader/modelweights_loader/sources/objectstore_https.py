@@ -6,7 +6,8 @@ and refuses servers without ranges. Must not import any library.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import deque
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
@@ -85,14 +86,7 @@ class HttpsSource:
         self._client = make_client(self._options)
         # A signature is for one file alone.
         names = Names({self._leaf}, set(), {}, self._leaf) if self._query else find_names(self, self._leaf)
-        with ThreadPoolExecutor(max_workers=self._options.num_connections) as pool:
-            entries = dict(
-                zip(
-                    names.required | names.optional,
-                    pool.map(self.describe, names.required | names.optional),
-                    strict=True,
-                )
-            )
+        entries = self._describe_all(names.required | names.optional)
         files = tuple(
             RemoteFile(
                 name, entry.size_bytes, names.sha256.get(name, ""), version=entry.version, key=self._locate(name)
@@ -117,6 +111,31 @@ class HttpsSource:
         if self._origin.scheme == "http":
             notes.append("WARNING: without encryption, since the URL says http://")
         return Listing(revision, files, f"{self.url} at {revision[:19]}… ({'; '.join(notes)})")
+
+    def _describe_all(self, names: set[str]) -> dict[str, Entry | None]:
+        """By threads that the process doesn't wait for when it is told to end, as it would for those of an executor."""
+        waiting, entries = deque(sorted(names)), dict[str, "Entry | None"]()
+        errors: list[Exception] = []
+
+        def work() -> None:
+            while waiting and not errors:
+                try:
+                    name = waiting.popleft()
+                    entries[name] = self.describe(name)
+                except IndexError:
+                    return
+                except Exception as error:  # noqa: BLE001 - carried over to the thread that waits
+                    errors.append(error)
+
+        count = min(self._options.num_connections, len(names))
+        threads = [threading.Thread(target=work, daemon=True, name=f"describe-{number}") for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return entries
 
     def describe(self, name: str) -> Entry | None:
         """Asks for the size and the version of a file.

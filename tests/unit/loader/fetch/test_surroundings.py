@@ -59,6 +59,33 @@ def test_full_disk_is_said_and_gone_on_with(disk: Path) -> None:
         assert found == {path: source.contents[path] for path in found}
 
 
+@pytest.mark.parametrize("limit_bytes", [5 * MIB, 100])
+def test_disk_that_takes_no_more_ends_it_and_is_not_the_sources_fault(disk: Path, limit_bytes: int) -> None:
+    """A limit of the file's size shows at a write that comes after bytes have come; fetching again would never end."""
+    source = disk / "source"
+    source.mkdir()
+    (source / "config.json").write_bytes(b"{}")
+    (source / "model.safetensors").write_bytes(os.urandom(8 * MIB - 1))
+    (source / "tokenizer.json").write_bytes(os.urandom(100_000))
+    program = (
+        "import resource, sys; from modelweights_loader.fetch import transfer; from modelweights_loader.cli import main; "
+        # As on file systems that can't allocate.
+        "transfer.allocate = lambda *_: None; limit = int(sys.argv[1]); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)); sys.exit(main(sys.argv[2:]))"
+    )
+    given = ["fetch", str(disk / "home"), "--source", f"file://{source}", "--disk-reserve", "0"]
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(limit_bytes), *given],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(LOADER)},
+    )
+    assert (40, "NoRoom") == (ended.returncode, ended.stderr.splitlines()[-1].split(": ")[1]), ended.stderr
+    assert 0 == run_loader(*given).code
+
+
 def test_two_fetchers_take_turns_and_one_of_them_fetches(home: Path, fetch_it: Fetch) -> None:
     release = threading.Event()
 
