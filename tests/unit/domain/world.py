@@ -19,6 +19,7 @@ class World:
 
     Attributes:
         files: Per node name, the digest of the checkpoint on its disk.
+        joined: How many nodes ever joined: no two have the same UID, be it at the same moment.
         promised: Per UID of a Job, the checkpoint that its node's disk held when it was made good.
     """
 
@@ -31,6 +32,7 @@ class World:
     files: dict[str, str] = field(default_factory=dict)
     now: datetime = NOW
     again_after_seconds: float | None = None
+    joined: int = 0
 
     # --- the operator ---------------------------------------------------------------------------------------------
 
@@ -107,7 +109,8 @@ class World:
 
     def add_node(self, name: str, digest: str = DIGEST_A) -> None:
         """Let a node join, with a checkpoint on its disk; one of that name comes back as another node."""
-        uid = f"uid-{name}-{self.now.timestamp()}"
+        self.joined += 1
+        uid = f"uid-{name}-{self.joined}"
         self.nodes[name] = make_node(name, uid=uid, boot_id=f"boot-{uid}")
         self.files[name] = digest
 
