@@ -44,6 +44,10 @@ def store(url: str = "s3://bucket/llama", **fields: Any) -> Json:
     return {"source": {"objectStore": {"url": url, **fields}}}
 
 
+def image(reference: str = "registry.example/llama:v1", **fields: Any) -> Json:
+    return {"source": {"image": {"reference": reference, **fields}}}
+
+
 def path(value: str) -> Json:
     return {"source": {"hostPath": {"path": value}}}
 
@@ -106,14 +110,20 @@ ACCEPTED = {
     "chosen files": {**hub(), "files": {"include": ["*.safetensors", "x/**"], "exclude": ["a"] * 32}},
     "a storage class": {**hub(), "storage": {"class": "nvme-1"}},
     "a cache": {**hub(), "storage": {"layout": "HuggingFaceCache"}},
+    "an image": image(),
+    "an image with all": image("[::1]:5000/a/b__c-d.e:V_1.2", path="x/y..z", pullPolicy="Always"),
+    "an image by digest": image(f"registry.example:5000/a@sha256:{'0' * 64}", pullPolicy="Never"),
+    "an image of no registry": image("llama"),
+    "an image of the longest reference": image(f"{'r' * 246}.example/{'n' * 120}:{'t' * 64}@sha256:{'0' * 64}"),
+    "a copy of an image": {**image(), "storage": {}, "files": {"include": ["*"]}},
     "a copy of a claim": {"source": claim(), "storage": {}, "files": {"include": ["*"]}},
     "a copy of a host path": {"source": HOST, "storage": {"class": "nvme", "layout": "Plain"}},
 }
 
 REJECTED = {
     "no source": ({}, "spec.source: Required value"),
-    "an empty source": ({"source": {}}, "exactly one of huggingFace, objectStore, persistentVolumeClaim and hostPath must be given"),
-    "two sources": ({"source": {**HOST, **claim()}}, "exactly one of huggingFace, objectStore, persistentVolumeClaim and hostPath must be given"),
+    "an empty source": ({"source": {}}, "exactly one of huggingFace, objectStore, persistentVolumeClaim, hostPath and image must be given"),
+    "two sources": ({"source": {**HOST, **claim()}}, "exactly one of huggingFace, objectStore, persistentVolumeClaim, hostPath and image must be given"),
     "a relative path": (path("models/x"), "must be an absolute path such as /models/llama"),
     "a path that climbs": (path("/models/../etc"), "must not hold '.' or '..' as a part"),
     "a path with a dot": (path("/models/./x"), "must not hold '.' or '..' as a part"),
@@ -174,6 +184,21 @@ REJECTED = {
         {"source": HOST, "placement": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}}},
         "should have at least 1 items",
     ),
+    "an image and a claim": ({"source": {**image()["source"], **claim()}}, "exactly one of huggingFace"),
+    "an image without a reference": ({"source": {"image": {"path": "x"}}}, "reference: Required value"),
+    "an image of nothing": (image(""), "at least 1 chars long"),
+    "an image by URL": (image("https://registry/x"), "should match"),
+    "an image in capitals": (image("registry/Llama"), "should match"),
+    "an image by half a digest": (image("registry/x@sha256:abc"), "should match"),
+    "an image with a space": (image("registry/x y"), "should match"),
+    "an image too long": (image("r" * 513), "Too long"),
+    "an image's absolute path": (image(path="/x"), "must be relative to the volume's root"),
+    "an image's path that climbs": (image(path="a/../.."), "must not hold '.' or '..' as a part"),
+    "an image's path with a control character": (image(path="x\ny"), "must not hold control characters"),
+    "an image's path too long": (image(path="x" * 1025), "Too long"),
+    "another pull policy": (image(pullPolicy="Sometimes"), "Unsupported value"),
+    "files of an image used in place": ({**image(), "files": {"include": ["*"]}}, "files is for what is fetched"),
+    "a cache of an image": ({**image(), "storage": {"layout": "HuggingFaceCache"}}, "needs source.huggingFace"),
     "a repository and a bucket": ({"source": {**hub()["source"], **store()["source"]}}, "exactly one of huggingFace"),
     "a repository of nobody": (hub("name"), "should match"),
     "a repository with a climb": (hub("org/a..b"), "must not hold '--' or '..'"),

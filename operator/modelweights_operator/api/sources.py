@@ -9,7 +9,19 @@ from modelweights_operator.api.base import NO_CONTROL_CHARACTERS, Model, rules
 _OBJECT_NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _ENDPOINT: Final = r"^(https?://[^/?#@\s]+(/[^?#@\s]*)?)?$"
 """No user name and password, no query: such a URL would stand in arguments and logs."""
-_EXACTLY_ONE: Final = "exactly one of huggingFace, objectStore, persistentVolumeClaim and hostPath must be given"
+_IMAGE_REFERENCE: Final = (
+    r"^(([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$"
+)
+_FOLDER_OF_VOLUME: Final = rules(
+    ("!self.startsWith('/')", "must be relative to the volume's root: leave out the leading '/'"),
+    (
+        "!self.split('/').exists(part, part == '..' || part == '.')",
+        "must not hold '.' or '..' as a part: write the path out",
+    ),
+    NO_CONTROL_CHARACTERS,
+)
+_EXACTLY_ONE: Final = "exactly one of huggingFace, objectStore, persistentVolumeClaim, hostPath and image must be given"
 _ONLY_S3: Final = "region and pathStyle are for s3:// only: leave them out"
 _NOT_FOR_HTTPS: Final = "endpoint and anonymous aren't for https://: leave them out"
 _ANONYMOUS: Final = "anonymous sends no credentials: leave out credentialsSecretRef, or set anonymous to false"
@@ -56,13 +68,33 @@ class PersistentVolumeClaimSource(Model):
         default="",
         max_length=1024,
         description="Folder of the checkpoint inside the volume; empty means the volume's root.",
-        json_schema_extra=rules(
-            ("!self.startsWith('/')", "must be relative to the volume's root: leave out the leading '/'"),
-            (
-                "!self.split('/').exists(part, part == '..' || part == '.')",
-                "must not hold '.' or '..' as a part: write the path out",
-            ),
-            NO_CONTROL_CHARACTERS,
+        json_schema_extra=_FOLDER_OF_VOLUME,
+    )
+
+
+class ImageSource(Model):
+    """A checkpoint in an OCI image, which the kubelet pulls and mounts as an image volume."""
+
+    reference: str = Field(
+        min_length=1,
+        max_length=512,
+        pattern=_IMAGE_REFERENCE,
+        description=(
+            "The image: registry/name:tag or, better, registry/name@sha256:…, which is the same everywhere and for ever. "
+            "A tag is what each node's runtime makes of it when it pulls; nodes that got different files say DigestMismatch."
+        ),
+    )
+    path: str = Field(
+        default="",
+        max_length=1024,
+        description="Folder of the checkpoint inside the image; empty means the image's root.",
+        json_schema_extra=_FOLDER_OF_VOLUME,
+    )
+    pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field(
+        default="IfNotPresent",
+        description=(
+            "IfNotPresent: a node that has the image asks nobody. Always: it asks the registry at each staging, what a tag "
+            "means by now. Never: the node must have it. Give the pods that use it the same."
         ),
     )
 
@@ -201,8 +233,8 @@ class Source(Model):
         json_schema_extra=rules(
             (
                 (
-                    "[has(self.huggingFace), has(self.objectStore), has(self.persistentVolumeClaim), has(self.hostPath)]"
-                    ".filter(given, given).size() == 1"
+                    "[has(self.huggingFace), has(self.objectStore), has(self.persistentVolumeClaim), has(self.hostPath), "
+                    "has(self.image)].filter(given, given).size() == 1"
                 ),
                 _EXACTLY_ONE,
             ),
@@ -220,10 +252,17 @@ class Source(Model):
         default=None,
         description="A claim that the selected nodes can mount, such as one on a shared file system.",
     )
+    image: ImageSource | None = Field(
+        default=None,
+        description=(
+            "An OCI image, mounted as an image volume: the feature gate ImageVolume must be on in the API server and the "
+            "kubelets, and the container runtime must know it (containerd 2.1, CRI-O 1.31)."
+        ),
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Source":
-        sources = (self.hugging_face, self.object_store, self.persistent_volume_claim, self.host_path)
+        sources = (self.hugging_face, self.object_store, self.persistent_volume_claim, self.host_path, self.image)
         if sum(source is not None for source in sources) != 1:
             raise ValueError(_EXACTLY_ONE)
         return self

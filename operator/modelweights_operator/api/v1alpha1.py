@@ -401,7 +401,9 @@ class Staging(Model):
     priority_class_name: str = Field(default="", max_length=253, description="Priority class of the staging pods.")
     runtime_class_name: str = Field(default="", max_length=253, description="Runtime class of the staging pods.")
     image_pull_secrets: tuple[LocalObjectReference, ...] = Field(
-        default=(), max_length=16, description="Pull secrets for the loader's image, in the same namespace."
+        default=(),
+        max_length=16,
+        description="Pull secrets for the loader's image and for an image as source, in the same namespace.",
     )
     labels: dict[Annotated[str, Field(max_length=317)], Annotated[str, Field(max_length=63)]] = Field(
         default={}, max_length=32, description="Labels put on staging Jobs and pods: a queue's, a cost centre's."
@@ -444,8 +446,8 @@ class Spec(Model):
     storage: Storage | None = Field(
         default=None,
         description=(
-            "Where fetched files go. With hostPath and persistentVolumeClaim it asks for a copy on each node; without it "
-            "these are used in place."
+            "Where fetched files go. With hostPath, persistentVolumeClaim and image it asks for a copy on each node; without "
+            "it these are used in place."
         ),
     )
     placement: Placement = Field(default_factory=Placement, description="Which nodes are staged.")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import manifests, storage
+from modelweights_operator.domain import failures, manifests, storage
 from modelweights_operator.domain.policies import NodeDecision
 from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
@@ -60,7 +60,7 @@ def admit(
     outcome = Admission(dict(entries))
     free = spec.placement.max_concurrent_nodes - sum(decision.active for decision in decisions.values())
     looking = 0 if resolution.may_create else _looks(decisions, entries)
-    refusal = "" if resolution.may_create else _unresolved(entries, resolution)
+    refusal = _unsupported(entries) or ("" if resolution.may_create else _unresolved(entries, resolution))
     caps = _Caps(snapshot, spec)
     for node in targets:
         attempt = decisions[node.name].wants_job
@@ -88,6 +88,13 @@ def _looks(decisions: Mapping[str, NodeDecision], entries: Mapping[str, api.Node
         decision.active and not decision.blocked and entries[name].reason != "Unschedulable"
         for name, decision in decisions.items()
     )
+
+
+def _unsupported(entries: Mapping[str, api.NodeStatus]) -> str:
+    """Why no further node is to try while the API server takes image volumes out; "" when it doesn't, as far as is known."""
+    reason = failures.IMAGE_VOLUMES_NOT_SUPPORTED
+    met = sorted(name for name, entry in entries.items() if entry.state == "Failed" and entry.reason == reason)
+    return f"waits until {_list(met)} got past {reason}" if met else ""
 
 
 def _unresolved(entries: Mapping[str, api.NodeStatus], resolution: Resolution) -> str:

@@ -33,7 +33,7 @@ def settings(spec: api.Spec, proven: api.ProvenEngine | None, path: str = "") ->
     Args:
         spec: Says what to publish where nothing was loaded.
         proven: The settings under which the load was proven.
-        path: Where the checkpoint lies; inside a claim it depends on where that is mounted, so nothing is said of it.
+        path: Where the checkpoint lies; in a claim or image it depends on where that is mounted, so nothing is said of it.
     """
     asked = spec.validation.engine
     load_format = proven.load_format if proven else asked.load_format

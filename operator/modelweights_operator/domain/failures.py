@@ -21,6 +21,7 @@ MENDED_ELSEWHERE: Final = frozenset(
     {"SecretMissing", "UnknownCredential", "CredentialsExpired", "Unauthorized", "Gated", "Forbidden"}
 )
 """The loader's reasons that call for a Secret or for rights, and for no change of the spec."""
+IMAGE_VOLUMES_NOT_SUPPORTED: Final = "ImageVolumesNotSupported"
 IMAGE_PULL_FAILED: Final = "ImagePullFailed"
 _IMAGE_REASONS: Final = frozenset(
     {
@@ -44,6 +45,12 @@ _CHANGED_HINT: Final = (
     "; nodes that are staged keep what they have. Put the files back; or change spec.source (a folder or revision of its "
     "own for each version is best); or delete and create the ModelWeights to stage what is there now"
 )
+
+
+_RUNTIME_HINT: Final = (
+    "image volumes need the feature gate ImageVolume in the node's kubelet too, and containerd 2.1, CRI-O 1.31 or newer"
+)
+_WILL_NOT_WORK: Final = 20
 
 
 @dataclass(frozen=True)
@@ -132,6 +139,17 @@ def describe(job: StagingJob, text: str) -> Failure:
     return Failure(job.failure_reason or "JobFailed", job.failure_message or f"Job {job.name} failed", 10)
 
 
+def without_image_volume(image: str) -> Failure:
+    """What is said of a Job whose image volume the API server silently took out, as it does without the feature gate."""
+    return Failure(
+        IMAGE_VOLUMES_NOT_SUPPORTED,
+        f"the API server took the volume with the image {image} out of the staging Job: turn the feature gate ImageVolume "
+        "on in kube-apiserver and the kubelets (it is off by default in Kubernetes 1.34), or use another source; it is tried "
+        f"again in {LONG_BACKOFF_SECONDS // 60} minutes",
+        _WILL_NOT_WORK,
+    )
+
+
 def _failed_container(job: StagingJob) -> ContainerState | None:
     for pod in reversed(job.pods):
         for container in pod.containers:
@@ -160,15 +178,29 @@ def _pod_progress(pod: StagingPod) -> Progress:
             detail = (
                 f"{container.waiting_reason}: {container.message}" if container.message else container.waiting_reason
             )
-            return Progress(IMAGE_PULL_FAILED, f"image {container.image} can't be pulled: {detail}", blocked=True)
+            image = _image_in_question(pod, container)
+            return Progress(IMAGE_PULL_FAILED, f"image {image} can't be pulled: {detail}", blocked=True)
         if container.waiting_reason in _CREATE_REASONS:
             text = f"step {container.name} can't start: {container.waiting_reason}: {container.message}"
-            return Progress("ContainerCreateFailed", text, blocked=True)
+            return Progress("ContainerCreateFailed", text + _volume_hint(pod), blocked=True)
         if container.exit_code is None and not container.waiting_reason:
             return Progress(_STEP_REASONS.get(container.name, "Staging"))
     if pod.message:
-        return Progress("VolumeNotReady", pod.message, blocked=True, silent=True)
+        return Progress("VolumeNotReady", pod.message + _volume_hint(pod), blocked=True, silent=True)
     return Progress("Starting", silent=True)
+
+
+def _image_in_question(pod: StagingPod, container: ContainerState) -> str:
+    """The image that can't be pulled: the kubelet says so on the container, also of one that is to be a volume."""
+    if not pod.volume_image or not container.message:
+        return container.image
+    own = f'"{container.image}"' in container.message and f'"{pod.volume_image}"' not in container.message
+    return container.image if own else pod.volume_image
+
+
+def _volume_hint(pod: StagingPod) -> str:
+    """A kubelet or a runtime that doesn't know image volumes says anything but that."""
+    return f" (the pod mounts the image {pod.volume_image} as a volume: {_RUNTIME_HINT})" if pod.volume_image else ""
 
 
 def memory_limit_note(job: StagingJob, report: reports.Report) -> str:

@@ -1,6 +1,6 @@
 """The staging Job, as a plain dictionary. Called by the planner; pure. What runs in its pod stands in `steps`.
 
-The staging pod passes Pod Security `restricted` with claims, and differs from it only by its volumes with a hostPath.
+The staging pod passes Pod Security `restricted` with claims and images, and differs from it only by its volumes with a hostPath.
 """
 
 from typing import Any, Final
@@ -66,6 +66,7 @@ def staging_job(owner: Owner, spec: Spec, node: Node, *, attempt: int, policy: P
                 names.BOOT_ID_ANNOTATION: node.boot_id,
                 names.ROUND_ANNOTATION: str(attempt),
                 names.IMAGE_ANNOTATION: policy.loader_image,
+                **_if_given({names.PULL_SECRETS_ANNOTATION: names.pull_secrets(spec)}),
                 **_fetch_annotations(spec, policy, revision),
             },
             "ownerReferences": [owner_reference(owner)],
@@ -98,12 +99,17 @@ def _fetch_annotations(spec: Spec, policy: Policy, revision: str) -> dict[str, s
     """By these the operator counts who fetches, and from where, and knows which revision was asked for."""
     if not spec.is_fetched:
         return {}
-    found = {
-        names.SOURCE_DIGEST_ANNOTATION: names.source_digest(spec),
-        names.SOURCE_HOST_ANNOTATION: storage.source_host(spec, policy),
-        names.REVISION_ANNOTATION: revision,
-    }
-    return {name: value for name, value in found.items() if value}
+    return _if_given(
+        {
+            names.SOURCE_DIGEST_ANNOTATION: names.source_digest(spec),
+            names.SOURCE_HOST_ANNOTATION: storage.source_host(spec, policy),
+            names.REVISION_ANNOTATION: revision,
+        }
+    )
+
+
+def _if_given(values: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}
 
 
 def _pod_spec(owner: Owner, spec: Spec, node: Node, policy: Policy, revision: str) -> Manifest:

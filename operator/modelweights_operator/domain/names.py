@@ -26,6 +26,8 @@ BOOT_ID_ANNOTATION: Final = f"{PREFIX}/boot-id"
 ROUND_ANNOTATION: Final = f"{PREFIX}/round"
 IMAGE_ANNOTATION: Final = f"{PREFIX}/image"
 """What the pod was asked to run; admission may have put another registry in front of it."""
+PULL_SECRETS_ANNOTATION: Final = f"{PREFIX}/pull-secrets"
+"""Likewise, with which pull secrets; left out where the spec names none."""
 RESULT_ANNOTATION: Final = f"{PREFIX}/result"
 # Of those that fetch, too.
 SOURCE_DIGEST_ANNOTATION: Final = f"{PREFIX}/source-digest"
@@ -86,6 +88,11 @@ def _without_credentials(source: Mapping[str, Any]) -> dict[str, Any]:
         kind: {key: value for key, value in fields.items() if key not in _CREDENTIALS}
         for kind, fields in source.items()
     }
+
+
+def pull_secrets(spec: Spec) -> str:
+    """The pull secrets that a staging is given, as one string; "" for none."""
+    return ",".join(secret.name for secret in spec.staging.image_pull_secrets)
 
 
 def job_name(owner_name: str, *identity: str) -> str:

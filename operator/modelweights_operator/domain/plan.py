@@ -181,6 +181,8 @@ def _decisions(
                 loader_image=snapshot.policy.loader_image,
                 foreign_jobs=foreign,
                 unresolved=resolved.needed and resolved.source is None,
+                volume_image=spec.source.image.reference if spec.source.image else "",
+                pull_secrets=names.pull_secrets(spec),
             )
         )
         for node in targets

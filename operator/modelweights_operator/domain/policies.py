@@ -34,7 +34,8 @@ class NodeContext:
 
     `entry` is what the status says of it so far, `refusal` why the API server refused its Job a moment ago,
     `loader_image` with what a Job would be made now, `foreign_jobs` the Jobs that fetch another revision than is wanted.
-    `unresolved`: the source's revision is needed and not known, not even by these Jobs.
+    `unresolved`: the source's revision is needed and not known, not even by these Jobs. `volume_image` is the image that
+    Jobs must mount as a volume, `pull_secrets` with which pull secrets they would be made now.
     """
 
     node: Node
@@ -47,6 +48,8 @@ class NodeContext:
     loader_image: str = ""
     foreign_jobs: frozenset[str] = frozenset()
     unresolved: bool = False
+    volume_image: str = ""
+    pull_secrets: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,12 +157,23 @@ def _by_job(context: NodeContext, current: list[StagingJob]) -> NodeDecision | N
         if context.entry is not None and context.entry.state == "Failed":
             kept = context.entry
         return NodeDecision(kept, delete_jobs=older, active=True)
+    if context.volume_image and not job.has_image_volume:
+        return replace(_without_volume(context, job), delete_jobs=(job.name, *older))
     by_state = {"Complete": _completed, "Failed": _failed, "Active": _running}
     # The last step's report is the result; the Job controller says so a second or two later.
     early = reports.parse(failures.final_report(job))
     state = "Complete" if early is not None and early.manifest_digest else job.state
     decision = by_state[state](context, job)
     return replace(decision, delete_jobs=(*decision.delete_jobs, *older))
+
+
+def _without_volume(context: NodeContext, job: StagingJob) -> NodeDecision:
+    """The API server accepts a volume that it doesn't support, and drops it: the pod would look for files in vain."""
+    failure = failures.without_image_volume(context.volume_image)
+    attempts = job.round + 1
+    entry = _entry(context, "Failed", failure.reason, failure.message, attempts=attempts, exit_code=failure.exit_code)
+    again = failures.backoff_seconds(failure.exit_code, attempts)
+    return NodeDecision(entry, active=True, blocked=True, again_after_seconds=again)
 
 
 def _completed(context: NodeContext, job: StagingJob) -> NodeDecision:
@@ -215,14 +229,22 @@ def _failed_with(context: NodeContext, job: StagingJob, failure: failures.Failur
 
 def _running(context: NodeContext, job: StagingJob) -> NodeDecision:
     progress = failures.progress(job)
-    if progress.reason == failures.IMAGE_PULL_FAILED and job.image not in ("", context.loader_image):
-        # The administrator named another image since; this pod would ask for the old one for ever.
-        waits = _entry(context, "Waiting", REPLACING, f"the image is {context.loader_image} by now", job.round)
+    if progress.reason == failures.IMAGE_PULL_FAILED and (other := _pulled_otherwise(context, job)):
+        waits = _entry(context, "Waiting", REPLACING, other, job.round)
         return NodeDecision(waits, delete_jobs=(job.name,), active=True)
     entry = _entry(context, "Staging", progress.reason, progress.message, attempts=job.round)
     # A Job without a pod, or a pod without a container, tells its trouble by events only: look again for them.
     again = 5.0 if progress.silent else None
     return NodeDecision(entry, active=True, blocked=progress.blocked, again_after_seconds=again)
+
+
+def _pulled_otherwise(context: NodeContext, job: StagingJob) -> str:
+    """What was changed since about how images are pulled, "" for nothing: this pod would ask as before for ever."""
+    if job.image not in ("", context.loader_image):
+        return f"the image is {context.loader_image} by now"
+    if job.pull_secrets != context.pull_secrets:
+        return "spec.staging.imagePullSecrets were changed"
+    return ""
 
 
 def _without_job(context: NodeContext, stale: list[StagingJob]) -> NodeDecision:

@@ -60,6 +60,8 @@ class StagingPod:
     owner_uid: str = ""
     memory_limit_bytes: int = 0
     """The smallest memory limit of its containers after admission; 0 without one."""
+    volume_image: str = ""
+    """The image that it mounts as a volume, "" for none."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,10 @@ class StagingJob:
     source_host: str = ""
     revision: str = ""
     """The revision that it was given, "" when it is to find out."""
+    has_image_volume: bool = False
+    """Whether its template, as the API server keeps it, mounts an image as a volume."""
+    pull_secrets: str = ""
+    """The pull secrets that it was made with, as `names.pull_secrets` writes them."""
 
 
 @dataclass(frozen=True)

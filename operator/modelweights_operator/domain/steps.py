@@ -63,10 +63,18 @@ def _scratch(tmp_size: str) -> list[Manifest]:
 
 
 def _in_place(spec: Spec, location: ModelLocation) -> Manifest:
-    claim = spec.source.persistent_volume_claim
+    volume = _mountable(spec)
+    return {"name": "model", **(volume or {"hostPath": {"path": location.root, "type": "Directory"}})}
+
+
+def _mountable(spec: Spec) -> Manifest | None:
+    """The volume of a source that is one by itself; None for the others."""
+    claim, image = spec.source.persistent_volume_claim, spec.source.image
     if claim is not None:
-        return {"name": "model", "persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True}}
-    return {"name": "model", "hostPath": {"path": location.root, "type": "Directory"}}
+        return {"persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True}}
+    if image is not None:
+        return {"image": {"reference": image.reference, "pullPolicy": image.pull_policy}}
+    return None
 
 
 def _home(staging: Staging) -> Manifest:
@@ -78,11 +86,10 @@ def _home(staging: Staging) -> Manifest:
 
 def _copied(staging: Staging) -> list[Manifest]:
     """What a local copy is made of."""
-    source = staging.spec.source
-    if source.persistent_volume_claim is not None:
-        claim = {"claimName": source.persistent_volume_claim.claim_name, "readOnly": True}
-        return [{"name": "source", "persistentVolumeClaim": claim}]
-    if source.host_path is not None:
+    volume = _mountable(staging.spec)
+    if volume is not None:
+        return [{"name": "source", **volume}]
+    if staging.spec.source.host_path is not None:
         root = storage.source_root(staging.spec, staging.policy)
         return [{"name": "source", "hostPath": {"path": root, "type": "Directory"}}]
     return []
@@ -243,8 +250,8 @@ def _mounts(staging: Staging, step: str) -> list[Manifest]:
 def _source_mounts(staging: Staging) -> list[Manifest]:
     source = staging.spec.source
     found: list[Manifest] = []
-    if source.persistent_volume_claim is not None:
-        found.append({"name": "source", "mountPath": storage.SOURCE_CLAIM_MOUNT, "readOnly": True})
+    if _mountable(staging.spec) is not None:
+        found.append({"name": "source", "mountPath": storage.SOURCE_VOLUME_MOUNT, "readOnly": True})
     if source.host_path is not None:
         # At its own path, so that messages name the node's; a home below it is mounted over it.
         root = storage.source_root(staging.spec, staging.policy)

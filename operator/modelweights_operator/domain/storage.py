@@ -1,6 +1,6 @@
 """Where a checkpoint lies: inside a staging pod, on a node, and for the pods that use it. Called by the planner; pure.
 
-used in place                    <allowed root>/…                     the claim's folder
+used in place                    <allowed root>/…                     the claim's folder, the image's folder
 fetched, class with a root       <root>/<namespace>/<name>/<digest>   home is without the digest
 fetched, class with a claim      <claim>/<name>/<digest>              likewise
 """
@@ -15,8 +15,10 @@ from modelweights_operator.domain.snapshot import Owner, Policy, StorageClass
 
 MARKER_FOLDER: Final = ".modelweights"
 """Below a root: where the loader writes what `modelweights-loader wait` reads."""
-CLAIM_MOUNT: Final = "/mnt/model"
-SOURCE_CLAIM_MOUNT: Final = "/mnt/source"
+VOLUME_MOUNT: Final = "/mnt/model"
+"""Where a claim or an image is mounted, of which a pod sees nothing but the volume."""
+SOURCE_VOLUME_MOUNT: Final = "/mnt/source"
+"""Where the one is mounted that a copy is made of."""
 HUGGING_FACE_HOST: Final = "huggingface.co"
 
 PATH_NOT_ALLOWED: Final = "PathNotAllowed"
@@ -89,16 +91,23 @@ def locate(owner: Owner, spec: Spec, policy: Policy) -> ModelLocation:
     if spec.is_fetched:
         source_root(spec, policy)
         return _home(owner, find_class(spec, policy))
-    if spec.source.persistent_volume_claim is not None:
-        path = posixpath.join(CLAIM_MOUNT, spec.source.persistent_volume_claim.path).rstrip("/")
-        return ModelLocation(CLAIM_MOUNT, path, marked=False)
+    folder = _folder_of_volume(spec)
+    if folder is not None:
+        path = posixpath.join(VOLUME_MOUNT, folder).rstrip("/")
+        return ModelLocation(VOLUME_MOUNT, path, marked=False)
     root, path = _host_path(spec, policy)
     return ModelLocation(root, path, marked=True, marker_root=root)
 
 
+def _folder_of_volume(spec: Spec) -> str | None:
+    """The checkpoint's folder in a claim or an image, "" for its root; None for other sources."""
+    source = spec.source.persistent_volume_claim or spec.source.image
+    return source.path if source is not None else None
+
+
 def _home(owner: Owner, storage_class: StorageClass) -> ModelLocation:
     if storage_class.claim:
-        home = posixpath.join(CLAIM_MOUNT, owner.name)
+        home = posixpath.join(VOLUME_MOUNT, owner.name)
         return ModelLocation(home, home, marked=False, sub_path=owner.name)
     sub_path = f"{owner.namespace}/{owner.name}"
     home = posixpath.join(storage_class.root, sub_path)
@@ -135,8 +144,9 @@ def source_url(spec: Spec) -> str:
         return f"hf://{source.hugging_face.repository}"
     if source.object_store is not None:
         return source.object_store.url
-    if source.persistent_volume_claim is not None:
-        return f"file://{quote(posixpath.join(SOURCE_CLAIM_MOUNT, source.persistent_volume_claim.path).rstrip('/'))}"
+    folder = _folder_of_volume(spec)
+    if folder is not None:
+        return f"file://{quote(posixpath.join(SOURCE_VOLUME_MOUNT, folder).rstrip('/'))}"
     assert source.host_path is not None  # noqa: S101 - exactly one source: the model holds it
     return f"file://{quote(posixpath.normpath(source.host_path.path))}"
 
@@ -162,7 +172,7 @@ def source_host(spec: Spec, policy: Policy) -> str:
 
 
 def published_path(owner: Owner, spec: Spec, policy: Policy, *, manifest_digest: str, revision: str) -> str:
-    """Where an engine finds the checkpoint: a path on the node, or inside a claim.
+    """Where an engine finds the checkpoint: a path on the node, or inside a claim or an image.
 
     Args:
         owner: The ModelWeights.
@@ -175,7 +185,9 @@ def published_path(owner: Owner, spec: Spec, policy: Policy, *, manifest_digest:
         LocationError: See `locate`.
     """
     if not spec.is_fetched:
-        claim = spec.source.persistent_volume_claim
+        claim, image = spec.source.persistent_volume_claim, spec.source.image
+        if image is not None:
+            return f"image:{image.reference}/{image.path}"
         return f"claim:{claim.claim_name}/{claim.path}" if claim is not None else _host_path(spec, policy)[1]
     storage_class = find_class(spec, policy)
     digest = manifest_digest.removeprefix("sha256:")

@@ -78,7 +78,7 @@ def _status(raw: Mapping[str, Any]) -> api.Status:
 
 def job(body: Json) -> StagingJob:
     """A staging Job, without its pods. One whose annotations were tampered with counts as one of another staging."""
-    metadata, status = body["metadata"], body.get("status") or {}
+    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     annotations = metadata.get("annotations") or {}
     holds = {entry["type"]: entry for entry in status.get("conditions") or [] if entry["status"] == "True"}
     end = holds.get("Failed") or holds.get("Complete")
@@ -100,14 +100,22 @@ def job(body: Json) -> StagingJob:
         failure_message=end.get("message") or "" if end and state == "Failed" else "",
         result=annotations.get(names.RESULT_ANNOTATION, ""),
         deleting="deletionTimestamp" in metadata,
-        suspended=bool((body.get("spec") or {}).get("suspend")),
+        suspended=bool(spec.get("suspend")),
         owner_uid=(metadata.get("labels") or {}).get(names.OWNER_LABEL, ""),
         image=annotations.get(names.IMAGE_ANNOTATION, ""),
         namespace=metadata.get("namespace", ""),
         source_digest=annotations.get(names.SOURCE_DIGEST_ANNOTATION, ""),
         source_host=annotations.get(names.SOURCE_HOST_ANNOTATION, ""),
         revision=annotations.get(names.REVISION_ANNOTATION, ""),
+        has_image_volume=bool(_volume_image((spec.get("template") or {}).get("spec") or {})),
+        pull_secrets=annotations.get(names.PULL_SECRETS_ANNOTATION, ""),
     )
+
+
+def _volume_image(pod_spec: Json) -> str:
+    """The reference of the image that a pod mounts as a volume, "" for none."""
+    images = (volume.get("image") or {} for volume in pod_spec.get("volumes") or [])
+    return next((str(image["reference"]) for image in images if image.get("reference")), "")
 
 
 def staging_pod(body: Json) -> StagingPod:
@@ -129,6 +137,7 @@ def staging_pod(body: Json) -> StagingPod:
         containers=tuple(_container(state, images.get(state["name"], "")) for state in states),
         owner_uid=(metadata.get("labels") or {}).get(names.OWNER_LABEL, ""),
         memory_limit_bytes=min(filter(None, map(_memory_limit, containers)), default=0),
+        volume_image=_volume_image(spec),
     )
 
 

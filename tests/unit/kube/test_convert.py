@@ -53,7 +53,7 @@ def test_a_model() -> None:
     [
         (None, "spec.source: Field required"),
         ({}, "spec.source: Field required"),
-        ({"source": {}}, "exactly one of huggingFace, objectStore, persistentVolumeClaim and hostPath must be given"),
+        ({"source": {}}, "exactly one of huggingFace, objectStore, persistentVolumeClaim, hostPath and image must be given"),
         ({**SPEC, "prefetch": {"numThreads": 0}}, "spec.prefetch.numThreads: Input should be greater than or equal to 1"),
         ({**SPEC, "prefetch": {"blockSize": "5Mi5"}}, "spec.prefetch.blockSize"),
         ({**SPEC, "prefetch": {"blockSize": "15M"}}, "steps of 4Ki"),
@@ -160,6 +160,24 @@ def test_a_round_that_was_tampered_with_counts_as_the_first(text: str | None) ->
 def test_a_job_without_annotations_is_one_of_another_staging() -> None:
     found = convert.job(job(None))
     assert (found.node_name, found.node_uid, found.staging_digest, found.boot_id) == ("", "", "", "")
+
+
+IMAGE_VOLUME = {"name": "model", "image": {"reference": "registry/x@sha256:1", "pullPolicy": "Never"}}
+
+
+@pytest.mark.parametrize(
+    ("volumes", "expected"),
+    [
+        (None, ""),
+        ([{"name": "tmp", "emptyDir": {}}], ""),
+        ([{"name": "tmp", "emptyDir": {}}, IMAGE_VOLUME], "registry/x@sha256:1"),
+        ([{"name": "model", "image": {}}], ""),
+    ],
+)
+def test_the_image_volume_of_a_job_and_of_its_pod(volumes: Any, expected: str) -> None:
+    template = {"spec": {"containers": [], "volumes": volumes}}
+    assert convert.job(job(spec={"template": template})).has_image_volume == bool(expected)
+    assert convert.staging_pod(pod({"volumes": volumes})).volume_image == expected
 
 
 def pod(spec: Json | None = None, status: Json | None = None, **metadata: Any) -> Json:
