@@ -442,25 +442,27 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return
         stop = end if fault is None or kind not in ("cut", "stall") else min(end, begin + fault.after)
-        self.hub.count(label, self._stream(file, begin, stop))
+        if stop > begin:
+            self._stream(label, file, begin, stop)
         if fault is not None and stop < end:
             if kind == "stall":
                 self.wait(fault.seconds)
             self.close_connection = True
 
-    def _stream(self, file: HubFile, begin: int, end: int) -> int:
-        if end - begin <= _SMALL:
-            with file.place.open("rb") as opened:
-                opened.seek(begin)
-                return self.wfile.write(opened.read(end - begin))
-        self.wfile.flush()
+    def _stream(self, label: str, file: HubFile, begin: int, end: int) -> None:
         with file.place.open("rb") as opened:
-            if end > begin:
+            opened.seek(begin)
+            if end - begin <= _SMALL:
+                self.hub.count(label, self.wfile.write(opened.read(end - begin)))
+                return
+            self.wfile.flush()
+            try:
                 # sendfile(2) where the socket is plain.
-                opened.seek(begin)
-                sent: int = self.connection.sendfile(opened, begin, end - begin)
-                return sent
-        return 0
+                self.connection.sendfile(opened, begin, end - begin)
+            finally:
+                # Also of an answer that nobody took to its end; the file's place says how far it came.
+                if opened.tell() > begin:
+                    self.hub.count(label, opened.tell() - begin)
 
     def _send_altered(
         self, file: HubFile, begin: int, end: int, status: int, headers: dict[str, str], kind: str
