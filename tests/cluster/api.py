@@ -57,13 +57,15 @@ class ApiServer:
         authority: path of the certificate authority's certificate.
     """
 
-    def __init__(self, controllers: Sequence[str] = ()) -> None:
+    def __init__(self, controllers: Sequence[str] = (), *, image_volumes: bool = True) -> None:
         """Prepare; nothing is started yet.
 
         Args:
             controllers: names such as ``garbage-collector-controller``; kube-controller-manager runs only these.
+            image_volumes: whether the feature gate ImageVolume is on, which by default it isn't.
         """
         self._controllers = tuple(controllers)
+        self._feature_gates = {"ImageVolume": image_volumes}
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -124,6 +126,7 @@ class ApiServer:
             etcd_peer_port=etcd_peer_port,
             bind_address="127.0.0.1",
             authority=Authority(folder / "pki"),
+            feature_gates=self._feature_gates,
         )
 
     def _wait(self) -> None:

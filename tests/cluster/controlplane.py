@@ -1,7 +1,7 @@
 """Certificates, kubeconfigs and command lines of the control plane, for the embedded cluster and the lone API server."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster.kubeconfig import write_kubeconfig
@@ -32,6 +32,7 @@ class ControlPlane:
         etcd_peer_port: etcd's port for peers, which there are none of.
         bind_address: where the API server listens.
         authority: signs everything.
+        feature_gates: of the API server, by name.
     """
 
     root: Path
@@ -43,6 +44,7 @@ class ControlPlane:
     etcd_peer_port: int
     bind_address: str
     authority: Authority
+    feature_gates: Mapping[str, bool] = field(default_factory=lambda: {"ImageVolume": True})
 
     @property
     def server(self) -> str:
@@ -127,7 +129,7 @@ class ControlPlane:
             # Webhooks and aggregated APIs are reached at their pods: the control plane has no kube-proxy of its own.
             "enable-aggregator-routing": "true",
             "allow-privileged": "true",
-            "feature-gates": "ImageVolume=true",
+            "feature-gates": ",".join(f"{name}={str(on).lower()}" for name, on in self.feature_gates.items()),
             "profiling": "false",
         }
         if without_admission:

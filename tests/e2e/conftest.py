@@ -1,6 +1,7 @@
 """The cluster with images, chart and checkpoints for the whole session; each test has a namespace of its own.
 
 `MODELWEIGHTS_KEEP_CLUSTER=1` leaves the cluster up for a look at it: `python -m tests.cluster --instance e2e kubectl …`.
+`MODELWEIGHTS_E2E_INSTANCE` gives it another name than e2e, so that two runs on one machine don't meet.
 """
 
 import os
@@ -24,7 +25,7 @@ from tests.e2e.site import BIG, CORRUPT, REAL, SPLIT, SPLIT_SHARDS, Site, instal
 from tests.installation import NAMESPACE, RELEASE, deliver_images
 from tests.polling import poll
 
-INSTANCE = "e2e"
+INSTANCE = os.environ.get("MODELWEIGHTS_E2E_INSTANCE") or "e2e"
 TEST_TIMEOUT_SECONDS = 240
 
 _site = pytest.StashKey[Site]()

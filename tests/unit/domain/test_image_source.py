@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from modelweights_operator.api import v1alpha1 as api
+from modelweights_operator.api.sources import Source
 from modelweights_operator.domain import engine, failures, manifests, names, resolution, storage
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.snapshot import ContainerState, StagingJob, StagingPod
@@ -144,7 +145,7 @@ def test_what_is_in_the_pod_stages_again_and_pull_secrets_do_not() -> None:
 )
 def test_what_is_no_reference_is_refused(reference: str) -> None:
     with pytest.raises(ValidationError):
-        api.Source.model_validate({"image": {"reference": reference}})
+        Source.model_validate({"image": {"reference": reference}})
 
 
 # --- where the API server drops the volume --------------------------------------------------------------------------
