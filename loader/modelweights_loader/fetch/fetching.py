@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.errors import LoaderError, WillNotWorkError
 from modelweights_loader.fetch.choice import IndexedSource, choose_listed, filter_files, read_index
+from modelweights_loader.fetch.damage import find_damage
 from modelweights_loader.fetch.folders import Folder, open_home, split
 from modelweights_loader.fetch.journal import Journal, Record, identify
 from modelweights_loader.fetch.lock import hold_lock
@@ -28,7 +29,6 @@ from modelweights_loader.fetch.published import (
     KEY,
     Published,
     Reusable,
-    find_damage,
     find_reusable,
     must_verify,
     note_verified,
@@ -233,11 +233,14 @@ class _Run:
         damaged = call(lambda: find_damage(home, published, verify=verify))
         if damaged:
             self._damaged = damaged
-            self._say(f"{len(damaged)} published files are damaged or gone, such as {min(damaged)}: fetched again")
+            self._say(f"{len(damaged)} published files are damaged, gone or foreign, such as {min(damaged)}: made anew")
             return None
-        if verify and finish:
+        if finish:
             with home.folder(FETCH_FOLDER) as folder:
-                note_verified(folder)
+                # A kill may have left what was replaced.
+                folder.remove_tree(key)
+                if verify:
+                    note_verified(folder)
         size_bytes, count = published.size_bytes, len(published.files)
         return FetchResult(
             ALREADY_THERE,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.checkpoint import find_checkpoint
 from modelweights_loader.errors import WillNotWorkError
+from modelweights_loader.fetch.damage import make_target
 from modelweights_loader.fetch.folders import Folder, error_of, saying, split
 from modelweights_loader.fetch.published import (
     FETCH_FOLDER,
@@ -242,8 +243,7 @@ def _build_cache(own: Folder, fetched: Fetched, places: Mapping[str, str]) -> st
                 _link_or_move(files, file.path, blobs, places[file.path].rpartition("/")[2])
         with tree.folder(f"{cache}/snapshots/{commit}", make=True) as snapshot:
             for file in fetched.files:
-                blob = places[file.path].rpartition("/")[2]
-                _make_link(snapshot, file.path, "../" * (2 + file.path.count("/")) + f"blobs/{blob}")
+                _make_link(snapshot, file.path, make_target(file.path, places[file.path]))
         with tree.folder(f"{cache}/refs", make=True) as refs:
             # Engines that are given the name alone look for main, whatever was asked for here.
             for ref in {"main", fetched.ref if _REF.fullmatch(fetched.ref) else "main"} - {commit}:
@@ -299,9 +299,12 @@ def _put(home: Folder, own: Folder, tree: str, published: Published, damaged: Ab
 
 
 def _is_good(home: Folder, own: Folder, published: Published, damaged: AbstractSet[str]) -> bool:
-    """Whether each file that the folder has already is what is to be published."""
+    """Whether each file that the folder has already is what is to be published. What is only gone is added."""
     recorded = _list_recorded(home)
+    top = published.manifest_digest.removeprefix("sha256:")
     with Places(home) as places, Places(own) as mine:
+        if any(place.startswith(f"{top}/") and places.status(place) is not None for place in damaged):
+            return False
         for file in published.files:
             there = places.status(file.place)
             if there is None:
@@ -310,7 +313,7 @@ def _is_good(home: Folder, own: Folder, published: Published, damaged: AbstractS
             is_mine = own_status is not None and os.path.samestat(own_status, there)
             known = recorded.get(file.place)
             is_known = known is not None and known.sha256 == file.finished.sha256 and is_same(there, known)
-            if file.place in damaged or not (is_mine or is_known):
+            if not (is_mine or is_known):
                 return False
     return True
 

@@ -13,9 +13,10 @@ import re
 import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from modelweights_loader.errors import LoaderError
+from modelweights_loader.errors import LoaderError, WillNotWorkError
 from modelweights_loader.fetch.folders import Folder, open_home, split
 from modelweights_loader.fetch.journal import Finished, read_journal
+from modelweights_loader.fetch.names import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,6 +31,10 @@ _VERIFY = "verify"
 _MAX_BYTES = 2**27
 _PIECE_BYTES = 2**18
 KEY = re.compile(r"[0-9a-f]{32}")
+_TOP = re.compile(r"[0-9a-f]{64}")
+_SNAPSHOT = re.compile(r"/models--[A-Za-z0-9._-]+/snapshots/[0-9a-f]{40}")
+# Open folders at a time: a listing may have more than a process may open.
+_MAX_OPEN = 64
 
 
 class PublishedFile(NamedTuple):
@@ -92,9 +97,36 @@ def read_published(folder: Folder, name: str) -> Published | None:
             return None
         rows = content.pop("files")
         files = (PublishedFile(path, place, Finished(*finished), version) for path, place, finished, version in rows)
-        return Published(**content, files=tuple(files))
+        published = Published(**content, files=tuple(files))
+        return published if _is_sound(published) else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+
+
+def _is_sound(published: Published) -> bool:
+    """Whether it can be ours: no place leads out of the folder of its digest, whoever wrote the file."""
+    top = published.manifest_digest.removeprefix("sha256:")
+    for file in published.files:
+        place, _, below = file.place.partition("/")
+        types = [type(value) for value in (*file.finished, file.version)]
+        if place != top or types != [int, str, str, int, str] or not (_is_plain(below) and _is_plain(file.path)):
+            return False
+    texts = (published.revision, published.folder, published.described, published.source)
+    return (
+        bool(published.files)
+        and _TOP.fullmatch(top) is not None
+        and all(type(text) is str for text in texts)
+        and (published.folder == top or _SNAPSHOT.fullmatch(published.folder.removeprefix(top)) is not None)
+        and published.size_bytes == sum(file.finished.size_bytes for file in published.files)
+    )
+
+
+def _is_plain(path: str) -> bool:
+    try:
+        check_name(path)
+    except WillNotWorkError:
+        return False
+    return True
 
 
 def ask_to_verify(path: str) -> None:
@@ -129,46 +161,32 @@ def note_verified(folder: Folder) -> None:
     folder.unlink(_VERIFY)
 
 
-def find_damage(home: Folder, published: Published, *, verify: bool) -> set[str]:
-    """Looks whether all files are as they were left.
-
-    Args:
-        home: Of the ModelWeights.
-        published: What should be there.
-        verify: Hashes all of them; otherwise size and time are believed.
-
-    Returns:
-        Places of those that are not.
-    """
-    damaged: set[str] = set()
-    with Places(home) as places:
-        for file in published.files:
-            if not places.is_as_left(file.place, file.finished) or (
-                verify and places.hash(file.place) != file.finished.sha256
-            ):
-                damaged.add(file.place)
-    return damaged
-
-
 class Places:
-    """Looks at files below a home, each folder of which is opened once."""
+    """Looks at files below a home; files of one folder after another cost one opening of it."""
 
     def __init__(self, home: Folder) -> None:
         self._home = home
-        self._folders: dict[str, Folder | None] = {"": home}
+        self._folders: dict[str, Folder | None] = {}
 
     def __enter__(self) -> Places:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for folder in self._folders.values():
-            if folder is not None and folder is not self._home:
-                folder.close()
-        self._folders = {"": self._home}
+        while self._folders:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        folder = self._folders.pop(next(iter(self._folders)))
+        if folder is not None:
+            folder.close()
 
     def folder(self, path: str) -> Folder | None:
-        """Opens a folder; None where there is none. It stays open until this is closed."""
+        """Opens a folder; None where there is none. It stays open until others have been asked for, or this is closed."""
+        if not path:
+            return self._home
         if path not in self._folders:
+            if len(self._folders) >= _MAX_OPEN:
+                self._forget_oldest()
             try:
                 self._folders[path] = self._home.folder(path)
             except FileNotFoundError:
