@@ -91,7 +91,7 @@ def _die_once(site: Site, hub: HubServer, key: str, how: str, share: float, expe
     poll(f"{share:.0%} of it was sent", lambda: _sent(hub) - before >= share * SIZE_BYTES, seconds=120)
     died = time.monotonic()
     if how == "kill -9":
-        site.cluster.node_exec(node, ["pkill", "-KILL", "-f", f"modelweights-loader fetch {home}"])
+        site.cluster.node_exec(node, ["pkill", "-KILL", "-f", f"modelweights-loade[r] fetch {home}"])
     else:
         site.client.remove(path_of("Pod", namespace, _pod_of(site, namespace, name)), grace_seconds=0)
     bytes_before = _sent(hub) - before
