@@ -108,6 +108,7 @@ def find_checkpoint(path: str, root: str | None = None) -> Checkpoint:
     folder = _resolve_folder(path, root)
     boundary = os.path.realpath(root) if root is not None else _default_root(folder)
     names = _list_names(folder)
+    _refuse_home(names, folder)
     index_name, chosen, companions = choose_files(names, _list_nested_companions(names, folder), folder)
     weight_map = None
     if index_name is not None:
@@ -116,6 +117,13 @@ def find_checkpoint(path: str, root: str | None = None) -> Checkpoint:
     shards = tuple(_locate(folder, name, boundary) for name in sorted(chosen, key=natural_key))
     others = (_locate(folder, name, boundary) for name in companions)
     return Checkpoint(folder, shards, tuple(sorted((*shards, *others))), index_name, weight_map)
+
+
+def _refuse_home(names: Sequence[str], folder: str) -> None:
+    """Says what is meant to those who name where `fetch` publishes, and not what it published."""
+    if os.path.isdir(os.path.join(folder, ".fetch")) and not any(name.endswith(".safetensors") for name in names):
+        message = f"{folder} is where fetch publishes; name the folder in it that fetch told, or use --fetched"
+        raise BadCheckpointError(message, reason="NoSafetensors")
 
 
 def choose_files(names: Sequence[str], nested: Sequence[str], shown: str) -> Choice:

@@ -38,7 +38,7 @@ _STEPS = ("prefetch", "validate", "tune", "report", "stage")
 _COMMANDS = (fetch, prefetch, validate, tune, report, residency, wait, stage, flags)
 
 
-_INTERRUPTED = InterruptedByUserError("interrupted")
+_INTERRUPTED = InterruptedByUserError("interrupted; the same command goes on with what is there")
 _SIGNAL_PAUSE_SECONDS = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -6,6 +6,7 @@ Called by `cli`. See the package for what it must not import.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,11 @@ def add(commands: Commands) -> None:
         commands: Where to.
     """
     command = add_command(
-        commands, "fetch", run, "bring a checkpoint to this node, verified", what="home: published below it by digest"
+        commands,
+        "fetch",
+        run,
+        "bring a checkpoint to this node, verified",
+        what="home: the checkpoint goes into a folder below it, named by its digest",
     )
     command.add_argument(
         "--source",
@@ -130,7 +135,7 @@ def _run(arguments: argparse.Namespace, ca_file: str | None) -> Outcome:
         source.close()
     if result.reason == PLANNED:
         return _show_plan(arguments, result)
-    return Outcome(result.reason, _describe(result), _figures(result))
+    return Outcome(result.reason, _describe(result, arguments.path), _figures(result))
 
 
 def _source_options(arguments: argparse.Namespace, ca_file: str | None) -> SourceOptions:
@@ -191,12 +196,12 @@ def _figures(result: FetchResult) -> dict[str, object]:
     }
 
 
-def _describe(result: FetchResult) -> str:
+def _describe(result: FetchResult, home: str) -> str:
     from modelweights_loader.fetch.fetching import ALREADY_THERE, PAGES_KEPT  # noqa: PLC0415 - see the package
     from modelweights_loader.quantity import format_bytes, format_seconds  # noqa: PLC0415
 
     size = format_bytes(result.size_bytes)
-    where = f"in {result.published.folder}" if result.published is not None else ""
+    where = f"in {os.path.join(home, result.published.folder)}" if result.published is not None else ""
     if result.reason == ALREADY_THERE:
         return f"{result.described}: all {result.file_count} files ({size}) are there already, {where}"
     new_bytes = result.size_bytes - result.reused_bytes

@@ -24,6 +24,7 @@ _PASSING = frozenset({408, 425, _TOO_MANY})
 _UNAUTHORIZED = 401
 _FORBIDDEN = frozenset({403, 451})
 _NOT_FOUND = 404
+_PASS_A_TOKEN = "pass a token (tokenSecretRef or --token-file; HF_TOKEN is not used)"  # noqa: S105 - it is advice
 
 
 class HubRequest(NamedTuple):
@@ -119,10 +120,10 @@ def _explain_unauthorized(code: str, request: HubRequest) -> LoaderError:
     if code == "RepoNotFound":
         message = (
             f"{request.host} shows no repository {request.name} to those without a token (it doesn't tell a private one"
-            " from none); check the name, and pass a token if it is private"
+            f" from none); check the name, and {_PASS_A_TOKEN} if it is private"
         )
         return WillNotWorkError(message, reason="RepositoryNotFound")
-    message = f"{request.host} asks for a token to read {request.name}; pass one with tokenSecretRef or --token-file"
+    message = f"{request.host} asks for a token to read {request.name}; {_PASS_A_TOKEN}"
     return WillNotWorkError(message, reason="Unauthorized")
 
 
@@ -133,7 +134,7 @@ def _explain_not_found(code: str, request: HubRequest, path: str) -> LoaderError
     if code == "EntryNotFound" or (path and code != "RepoNotFound"):
         message = f"{request.name} has no file {path!r} at {request.revision}; check the revision, or the mirror"
         return WillNotWorkError(message, reason="NotFound")
-    secret = "whether the token may read it" if request.token_file else "pass a token if it is private"
+    secret = "whether the token may read it" if request.token_file else f"{_PASS_A_TOKEN} if it is private"
     message = f"{request.host} has no repository {request.name}"
     if code != "RepoNotFound":
         # A mirror that doesn't say which of the two it lacks.

@@ -47,8 +47,10 @@ _BUSY = {
 }
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName", "ContainerBeingDeleted", "ContainerDisabled"}
 _GIVE_CREDENTIALS = (
-    "give a Secret with credentials or a service account with an identity, or ask without any (anonymous)"
+    "give a Secret with credentials (--credentials-dir, or AWS_… and the like in the environment) or a service account "
+    "with an identity"
 )
+_OR_ANONYMOUS = f"{_GIVE_CREDENTIALS}, or ask without any (anonymous)"
 
 
 class Answer(NamedTuple):
@@ -95,7 +97,7 @@ def convert_error(error: Exception, place: Place) -> LoaderError:
         return _refuse(
             place,
             "no credentials were given, and the machine's metadata service gave none",
-            _GIVE_CREDENTIALS,
+            _OR_ANONYMOUS,
             "Unauthorized",
         )
     if "WebIdentity" in text:
@@ -106,11 +108,6 @@ def convert_error(error: Exception, place: Place) -> LoaderError:
     failure = next((failure for failure in _FAILURES if failure.pattern.search(f"{name}: {text}")), _UNKNOWN)
     message = f"{place.said}: {failure.said.format(seconds=place.stall_seconds, name=name)}"
     return failure.kind(message, reason=failure.reason or None)
-
-
-_GIVE_CREDENTIALS = (
-    "give a Secret with credentials or a service account with an identity, or ask without any (anonymous)"
-)
 
 
 def explain_answer(status: int, text: str, place: Place) -> LoaderError:
@@ -173,7 +170,7 @@ def _expired(answer: Answer, place: Place) -> LoaderError:
 
 
 def _bad_credentials(answer: Answer, place: Place) -> LoaderError:
-    remedy = "check the Secret's values" if place.has_credentials else _GIVE_CREDENTIALS
+    remedy = "check the Secret's values" if place.has_credentials else _OR_ANONYMOUS
     return _refuse(place, f"the store refuses the credentials {answer}", remedy, "Unauthorized")
 
 

@@ -48,7 +48,7 @@ class Refused(NamedTuple):
 REFUSALS = {
     "no such repository, without a token": Refused("RepositoryNotFound", 20, "doesn't tell a private one", name="org/no"),
     "no such repository": Refused("RepositoryNotFound", 20, "check the name", name="org/no", settings={"tokens": MAY}, token=TOKEN),
-    "private, without a token": Refused("RepositoryNotFound", 20, "pass a token if it is private", {"private": True}),
+    "private, without a token": Refused("RepositoryNotFound", 20, "--token-file", {"private": True}),
     "private, not for this token": Refused("RepositoryNotFound", 20, "whether the token may read it", {"private": True}, {"tokens": MAY_NOT}, TOKEN),
     "a mirror that wants a token": Refused("Unauthorized", 20, "asks for a token", fault=Fault("api", "status", status=401)),
     "a token that is refused": Refused("Unauthorized", 20, "put a new one there", token=TOKEN),
