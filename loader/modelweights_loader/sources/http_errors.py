@@ -26,6 +26,10 @@ _MAX_WAIT_SECONDS = 24 * 3600.0
 _TLS_PERMANENT = frozenset({"WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUEST", "NO_PROTOCOLS_AVAILABLE"})
 
 
+class TooSlowError(TimeoutError):
+    """Bytes come, but so few that waiting for the rest makes no sense."""
+
+
 def explain_network_error(error: Exception, origin: Origin, stall_seconds: float) -> LoaderError:
     """Say what a failed exchange means, without path, query or credentials.
 
@@ -47,7 +51,8 @@ def explain_network_error(error: Exception, origin: Origin, stall_seconds: float
             return WillNotWorkError(f"{words}; check scheme and port of the endpoint", reason="TlsFailed")
         return SourceUnavailableError(f"{words}; tried again")
     if isinstance(error, TimeoutError):
-        return SourceUnavailableError(f"{who}: not a byte for {stall_seconds:g} s")
+        said = str(error) if isinstance(error, TooSlowError) else f"not a byte for {stall_seconds:g} s"
+        return SourceUnavailableError(f"{who}: {said}")
     if isinstance(error, socket.gaierror):
         message = (
             f"{who}: the name can't be resolved ({error.strerror}); check the endpoint, DNS and the proxy settings"

@@ -6,19 +6,21 @@ client, since it alone reads into a buffer of ours; see docs/sources.md for what
 
 from __future__ import annotations
 
+import functools
 import http.client
 import re
 import select
 import socket
 import threading
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from modelweights_loader import __version__
 from modelweights_loader.errors import TryAgainError, WillNotWorkError
 from modelweights_loader.sources.contract import RangesNotSupportedError, SourceChangedError, SourceUnavailableError
 from modelweights_loader.sources.http_errors import explain_network_error
 from modelweights_loader.sources.proxies import ProxyTable
+from modelweights_loader.sources.slow_answers import WatchedResponse
 from modelweights_loader.sources.tls import make_tls_context
 
 if TYPE_CHECKING:
@@ -62,14 +64,28 @@ def parse_origin(url: str) -> Origin:
     try:
         parts = urlsplit(url)
         port = parts.port
+        # As it will be looked up; the host of a redirect is anybody's text.
+        host = (parts.hostname or "").encode("idna").decode("ascii")
     except ValueError as error:
         raise WillNotWorkError("a URL can't be read; check the endpoint", reason="BadUrl") from error
-    if parts.scheme not in _HTTP_PORTS or not parts.hostname:
+    if parts.scheme not in _HTTP_PORTS or not host or " " in host or not host.isprintable():
         message = f"a URL with the scheme {parts.scheme[:20]!r} and the host {parts.hostname!r} is none of http(s)"
         raise WillNotWorkError(message, reason="BadUrl")
     if parts.username is not None or parts.password is not None:
         raise WillNotWorkError("a URL carries a user or a password; pass credentials by file", reason="BadUrl")
-    return Origin(parts.scheme, parts.hostname, port or _HTTP_PORTS[parts.scheme])
+    return Origin(parts.scheme, parts.hostname or "", port or _HTTP_PORTS[parts.scheme])
+
+
+def join_url(base: str, target: str) -> str:
+    """Resolve what a redirect says.
+
+    Raises:
+        WillNotWorkError: It is no URL.
+    """
+    try:
+        return urljoin(base, target)
+    except ValueError as error:
+        raise WillNotWorkError("a redirect leads to what is no URL; check the endpoint", reason="BadUrl") from error
 
 
 def make_target(url: str) -> str:
@@ -263,14 +279,20 @@ class HttpClient:
         proxy = self._proxies.choose(origin.scheme, origin.host, origin.port)
         host, port = (origin.host, origin.port) if proxy is None else (proxy.host, proxy.port)
         if origin.scheme == "http":
-            return _Connection(origin, http.client.HTTPConnection(host, port, timeout=self.stall_seconds), proxy)
+            plain = http.client.HTTPConnection(host, port, timeout=self.stall_seconds)
+            return _Connection(origin, self._watch(plain), proxy)
         with self._lock:
             # Reading the system's authorities takes 10 ms.
             self._context = self._context or make_tls_context(self._ca_file)
         secure = http.client.HTTPSConnection(host, port, timeout=self.stall_seconds, context=self._context)
         if proxy is not None:
             secure.set_tunnel(origin.host, origin.port, dict(proxy.headers))
-        return _Connection(origin, secure, proxy)
+        return _Connection(origin, self._watch(secure), proxy)
+
+    def _watch(self, connection: http.client.HTTPConnection) -> http.client.HTTPConnection:
+        # typeshed has it as a class; whatever makes a response will do.
+        connection.response_class = functools.partial(WatchedResponse, stall_seconds=self.stall_seconds)  # type: ignore[assignment]
+        return connection
 
     def give_back(self, connection: _Connection) -> None:
         """Keep a connection for the next request."""

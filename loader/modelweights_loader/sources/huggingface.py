@@ -10,12 +10,12 @@ import os
 import re
 import threading
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urljoin
+from urllib.parse import quote
 
 from modelweights_loader.errors import UsageError, WillNotWorkError, error_from_os
 from modelweights_loader.small_files import read_regular
 from modelweights_loader.sources.contract import Listing, SourceChangedError
-from modelweights_loader.sources.http_ranges import HttpClient, format_range, parse_origin, read_answer
+from modelweights_loader.sources.http_ranges import HttpClient, format_range, join_url, parse_origin, read_answer
 from modelweights_loader.sources.hub_errors import HubRequest, explain_hub_status, explain_storage_status
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _take_location(answer: Answer, url: str, file: RemoteFile) -> str:
     who = answer.origin.described
     if not location:
         raise WillNotWorkError(f"{file.path}: {who} redirects to nowhere", reason="BadRedirect")
-    target = urljoin(url, location)
+    target = join_url(url, location)
     if answer.origin.scheme == "https" and parse_origin(target).scheme == "http":
         message = f"{file.path}: {who} redirects from https to http; use an endpoint that doesn't"
         raise WillNotWorkError(message, reason="BadRedirect")

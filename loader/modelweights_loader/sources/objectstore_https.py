@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote
 
 from modelweights_loader.errors import UsageError, WillNotWorkError, error_from_os
 from modelweights_loader.sources.contract import (
@@ -26,6 +26,7 @@ from modelweights_loader.sources.http_ranges import (
     PIECE_BYTES,
     HttpClient,
     format_range,
+    join_url,
     parse_origin,
     read_answer,
 )
@@ -239,8 +240,8 @@ class HttpsSource:
             if answer.status not in _REDIRECTS or not target:
                 return answer
             answer.close()
-            target = urljoin(url, target)
-            if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
+            target = join_url(url, target)
+            if parse_origin(url).scheme == "https" and parse_origin(target).scheme != "https":
                 message = f"{self.url} leads to an address without encryption; use the address that it leads to"
                 raise WillNotWorkError(message, reason="Refused")
             url = target

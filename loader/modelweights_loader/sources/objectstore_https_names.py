@@ -14,16 +14,13 @@ A URL that names one of them has that one tried alone. Must not import any libra
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 from urllib.parse import quote
 
 from modelweights_loader.errors import WillNotWorkError
 from modelweights_loader.sources.contract import RemoteFile
 from modelweights_loader.sources.remote_manifest import NAMES as MANIFESTS
 from modelweights_loader.sources.remote_manifest import read_manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -42,6 +39,8 @@ COMPANIONS = frozenset(
 _MAX_BYTES = 16 * 2**20
 _MAX_FILES = 100_000
 _MAX_DEPTH = 8
+_MAX_FOLDERS = 1000
+_JSON = "application/json"
 
 
 class Server(Protocol):
@@ -81,11 +80,24 @@ def find_names(server: Server, leaf: str) -> Names:
         tried = leaf or ", ".join([*MANIFESTS, "an index in JSON", _INDEX, _SINGLE])
         message = f"{server.url}: nothing there tells which files there are ({tried}); put what `sha256sum *` prints there as SHA256SUMS"
         raise WillNotWorkError(message, reason="NotFound")
-    unsafe = sorted(name for name in found.required if set(name.split("/")) & {"", ".", ".."})
+    names = found.required | found.optional
+    if len(names) > _MAX_FILES:
+        _refuse_number(server, "files", _MAX_FILES)
+    unsafe = sorted(name for name in names if _is_unsafe(name))
     if unsafe:
         message = f"{server.url}: {found.said} has the name {unsafe[0][:200]!r}; remove or rename that file"
         raise WillNotWorkError(message, reason="UnsafePath")
     return found
+
+
+def _is_unsafe(name: str) -> bool:
+    """Leads elsewhere, or is no text: JSON may hold halves of characters."""
+    return bool(set(name.split("/")) & {"", ".", ".."}) or any("\ud800" <= one <= "\udfff" for one in name)
+
+
+def _refuse_number(server: Server, what: str, limit: int) -> NoReturn:
+    message = f"{server.url} lists more than {limit} {what}; name the folder of the checkpoint alone"
+    raise WillNotWorkError(message, reason="TooManyFiles")
 
 
 def _from_leaf(server: Server, leaf: str) -> Names | None:
@@ -119,27 +131,34 @@ def _from_manifest(server: Server, name: str) -> Names | None:
 
 
 def _from_folder_index(server: Server) -> Names | None:
-    names = set()
-    for name in _walk(server, "", 0):
-        names.add(name)
+    names: set[str] = set()
+    # Folders to ask for: each is a request, and an index may lead from folder to folder without an end.
+    waiting = [("", 0)]
+    for count, (below, depth) in enumerate(waiting):
+        if count >= _MAX_FOLDERS:
+            _refuse_number(server, "folders", _MAX_FOLDERS)
+        files, folders = _read_folder_index(server, below)
+        names |= files
+        waiting += [(folder, depth + 1) for folder in folders if depth < _MAX_DEPTH]
         if len(names) > _MAX_FILES:
-            message = f"{server.url} lists more than {_MAX_FILES} files; name the folder of the checkpoint alone"
-            raise WillNotWorkError(message, reason="TooManyFiles")
+            _refuse_number(server, "files", _MAX_FILES)
     return Names(names, set(), {}, "the folder's index") if names else None
 
 
-def _walk(server: Server, below: str, depth: int) -> Iterator[str]:
-    content = server.read_small(below, _MAX_BYTES, accept="application/json")
-    entries = _parse(content)
-    if not isinstance(entries, list):
-        return
-    for entry in entries:
+def _read_folder_index(server: Server, below: str) -> tuple[set[str], list[str]]:
+    """Paths of the files and of the folders in one folder."""
+    files: set[str] = set()
+    folders: list[str] = []
+    # A name that is no text can't be asked for; `find_names` refuses it where it is a file's.
+    entries = None if _is_unsafe(below.rstrip("/") or "x") else _parse(server.read_small(below, _MAX_BYTES, _JSON))
+    for entry in entries if isinstance(entries, list) else ():
         if not (isinstance(entry, dict) and isinstance(entry.get("name"), str)):
             continue
         if entry.get("type") != "directory":
-            yield below + entry["name"]
-        elif depth < _MAX_DEPTH and not entry["name"].startswith("."):
-            yield from _walk(server, f"{below}{entry['name']}/", depth + 1)
+            files.add(below + entry["name"])
+        elif not entry["name"].startswith("."):
+            folders.append(f"{below}{entry['name']}/")
+    return files, folders
 
 
 def _from_weights_index(server: Server, name: str) -> Names | None:

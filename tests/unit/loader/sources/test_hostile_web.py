@@ -1,0 +1,190 @@
+"""Web servers that mean no good: answers that trickle, redirects to what is no URL, lists of names without an end."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+from modelweights_loader.errors import WillNotWorkError
+from modelweights_loader.sources.contract import SourceOptions, SourceUnavailableError
+from modelweights_loader.sources.http_errors import TooSlowError
+from modelweights_loader.sources.http_ranges import HttpClient
+from modelweights_loader.sources.objectstore_https import HttpsSource
+from modelweights_loader.sources.objectstore_https_names import find_names
+from modelweights_loader.sources.slow_answers import MIN_BYTES_PER_SECOND, WatchedReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@contextmanager
+def serve(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    """Answers every GET and HEAD so; gives the URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            answer(self)
+
+        do_HEAD = do_GET  # noqa: N815 - the name that the library calls
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(30)
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "file:///etc/passwd",
+        "ftp://user:hunter2@host/x?sig=hunter3",
+        "http://user:hunter2@host/x",
+        "http://[::1/x?sig=hunter3",
+        "http://host:99999/x?sig=hunter3",
+        "http://a\x01b/x?sig=hunter3",
+        "http://a b/x?sig=hunter3",
+        "http://ä\x83.example/x?sig=hunter3",
+        f"http://{'a' * 70}.example/x?sig=hunter3",
+    ],
+)
+def test_a_redirect_to_what_can_not_be_asked_is_an_end(location: str) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(302)
+        handler.send_header("Location", location)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    with (
+        serve(answer) as url,
+        closing(HttpsSource(f"{url}/model.safetensors", SourceOptions())) as source,
+        pytest.raises(WillNotWorkError) as caught,
+    ):
+        source.list_files()
+    assert ("BadUrl", False) == (caught.value.reason, "hunter" in caught.value.message)
+
+
+@pytest.mark.parametrize("what", ["head", "body", "chunks"])
+def test_an_answer_that_trickles_ends_though_no_byte_is_late(what: str) -> None:
+    over = threading.Event()
+    heads = {
+        "head": b"HTTP/1.1 200 OK\r\nX-Long: ",
+        "body": b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n",
+        "chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n",
+    }
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.close_connection = True
+        try:
+            handler.wfile.write(heads[what])
+            while not over.wait(0.02):
+                handler.wfile.write(b"x")
+        except OSError:
+            return
+
+    client = HttpClient(stall_seconds=0.5, num_connections=1)
+    try:
+        with serve(answer) as url, pytest.raises(SourceUnavailableError, match="too few to wait for"):
+            client.send("GET", url, {}).read_into(memoryview(bytearray(1000)))
+    finally:
+        over.set()
+        client.close()
+
+
+class _Stream(io.RawIOBase):
+    """Gives so many bytes at each read, and says how long that took."""
+
+    def __init__(self, reads: list[tuple[int, float]]) -> None:
+        self._reads = iter(reads)
+        self.now = 0.0
+
+    def readinto(self, _buffer: object) -> int:
+        count, seconds = next(self._reads)
+        self.now += seconds
+        return count
+
+
+@pytest.mark.parametrize(
+    ("reads", "ends"),
+    [
+        ([(1, 9.0)] * 6, False),
+        ([(1, 9.0)] * 7, True),
+        # A server that thinks before the head and before the body.
+        ([(200, 29.0), (100_000, 29.0)], False),
+        ([(MIN_BYTES_PER_SECOND, 1.0)] * 300, False),
+        ([(MIN_BYTES_PER_SECOND - 1, 1.0)] * 60, True),
+        # Fast for long doesn't pay for a trickle afterwards.
+        ([(10**6, 1.0)] * 60 + [(1, 29.0)] * 3, True),
+        # The end of an answer is no fault of its own.
+        ([(1, 29.0), (1, 29.0), (0, 29.0)], False),
+    ],
+)
+def test_what_is_too_slow(reads: list[tuple[int, float]], *, ends: bool) -> None:
+    stream = _Stream(reads)
+    reader = WatchedReader(stream, 30.0, lambda: stream.now)
+
+    def read_all() -> None:
+        for _ in reads:
+            reader.readinto(bytearray(1))
+
+    if ends:
+        with pytest.raises(TooSlowError):
+            read_all()
+    else:
+        read_all()
+
+
+class _Server:
+    """Has files by name, and the same index for every folder."""
+
+    url = "https://host/"
+
+    def __init__(self, files: dict[str, bytes], index: object = None) -> None:
+        self._files, self._index = files, index
+        self.asked = 0
+
+    def read_small(self, name: str, _limit_bytes: int, accept: str = "") -> bytes | None:
+        self.asked += 1
+        assert self.asked < 10_000
+        return json.dumps(self._index).encode() if accept and self._index else self._files.get(name)
+
+
+_HALF = "\ud800.json"
+_SUMS = b"0" * 64
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        (_Server({}, [{"name": _HALF}]), "UnsafePath"),
+        (_Server({}, [{"name": "a.json"}, {"name": "\ud800", "type": "directory"}]), None),
+        (_Server({"model.safetensors.index.json": json.dumps({"weight_map": {"a": _HALF}}).encode()}), "UnsafePath"),
+        (_Server({"SHA256SUMS": _SUMS + b"  \xff.json\n"}), "UnsafePath"),
+        (_Server({"SHA256SUMS": _SUMS + b"  a.json\n"}, [{"name": "../b.json"}]), "UnsafePath"),
+        (_Server({"SHA256SUMS": b"".join(_SUMS + b"  %d.json\n" % n for n in range(100_001))}), "TooManyFiles"),
+        (_Server({}, [{"name": f"d{number}", "type": "directory"} for number in range(50)]), "TooManyFiles"),
+        (_Server({}, [{"name": "d", "type": "directory"}, {"name": "a.json"}]), None),
+    ],
+)
+def test_names_that_nobody_could_ask_for(server: _Server, reason: str | None) -> None:
+    if reason is None:
+        assert "a.json" in find_names(server, "").required
+        return
+    with pytest.raises(WillNotWorkError) as caught:
+        find_names(server, "")
+    assert reason == caught.value.reason
