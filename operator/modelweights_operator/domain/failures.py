@@ -18,9 +18,18 @@ OUT_OF_MEMORY_EXIT_CODE: Final = 137
 
 SOURCE_CHANGED: Final = "SourceChanged"
 MENDED_ELSEWHERE: Final = frozenset(
-    {"SecretMissing", "UnknownCredential", "CredentialsExpired", "Unauthorized", "Gated", "Forbidden"}
+    {
+        "SecretMissing",
+        "UnknownCredential",
+        "CredentialsExpired",
+        "Unauthorized",
+        "Gated",
+        "Forbidden",
+        "RepositoryNotFound",
+    }
 )
-"""The loader's reasons that call for a Secret or for rights, and for no change of the spec."""
+"""The loader's reasons that call for a Secret or for rights, and for no change of the spec. A private repository that a
+token may not read is `RepositoryNotFound`: the hub tells no more."""
 IMAGE_VOLUMES_NOT_SUPPORTED: Final = "ImageVolumesNotSupported"
 IMAGE_PULL_FAILED: Final = "ImagePullFailed"
 _IMAGE_REASONS: Final = frozenset(

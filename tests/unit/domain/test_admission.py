@@ -90,7 +90,9 @@ def test_a_local_copy_counts_on_its_node_and_for_no_host() -> None:
 # --- failures of a fetch ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reason", ["SecretMissing", "Unauthorized", "Gated", "Forbidden", "UnknownCredential"])
+@pytest.mark.parametrize(
+    "reason", ["SecretMissing", "Unauthorized", "Gated", "Forbidden", "UnknownCredential", "RepositoryNotFound"]
+)
 @pytest.mark.parametrize("attempts", [1, 100])
 def test_what_somebody_mends_elsewhere_is_tried_again_each_minute_and_stalls_meanwhile(
     reason: str, attempts: int
@@ -104,7 +106,7 @@ def test_what_somebody_mends_elsewhere_is_tried_again_each_minute_and_stalls_mea
     assert plan_of(with_spec(SPEC, A, jobs=(due,))).delete_jobs == (job.name,)
 
 
-@pytest.mark.parametrize("reason", ["RepositoryNotFound", "RevisionNotFound", "BucketNotFound", "NoRoom"])
+@pytest.mark.parametrize("reason", ["RevisionNotFound", "BucketNotFound", "NoRoom"])
 def test_what_the_spec_or_the_disk_is_to_blame_for_waits_long(reason: str) -> None:
     exit_code = 40 if reason == "NoRoom" else 20
     job = failed_job(A, spec=SPEC, text=failure_text(reason, exit_code))
