@@ -20,17 +20,12 @@ import socket
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tests.cluster.build import ensure_program
 from tests.cluster.paths import cache_root
 from tests.debian import Tool, ensure
-from tests.polling import wait_for
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
+from tests.servers.running import ServerProcess, free_ports
 
 NODE, NPM = Tool("node", "nodejs"), Tool("npm", "npm")
 _LOCK = Path(__file__).with_name("azurite")
@@ -39,44 +34,22 @@ AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
-class _Emulator:
-    """A process that listens on loopback; a context manager."""
+class _Emulator(ServerProcess):
+    """On a port of its own."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="emulator-"))
-        self._process: subprocess.Popen[bytes] | None = None
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port: int = probe.getsockname()[1]
+        super().__init__("emulator")
+        (self.port,) = free_ports(1)
 
-    def _command(self) -> list[str]:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        command, log = self._command(), self._folder / "log"
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(command, cwd=self._folder, stdout=output, stderr=output)
-        if not wait_for(self._answers, 60):
-            text = log.read_text(errors="replace")
-            self.__exit__(None, None, None)
-            raise AssertionError(f"{command[:2]} does not answer:\n{text[-2000:]}")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it takes connections."""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5):
             return True
         return False
 
     def credentials(self, **values: str) -> str:
         """Write a folder of credentials as a Secret is mounted."""
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        folder = Path(tempfile.mkdtemp(dir=self.home))
         for name, value in values.items():
             (folder / name).write_text(value)
         return str(folder)
@@ -99,7 +72,8 @@ class GoogleEmulator(_Emulator):
         super().__init__()
         self.url = f"http://127.0.0.1:{self.port}"
 
-    def _command(self) -> list[str]:
+    def command(self) -> list[str]:
+        """fake-gcs-server."""
         options = ["-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-port", str(self.port)]
         return [str(ensure_program("fake-gcs-server")), *options, "-public-host", f"127.0.0.1:{self.port}"]
 
@@ -128,7 +102,8 @@ class AzureEmulator(_Emulator):
         super().__init__()
         self.url = f"http://127.0.0.1:{self.port}/{AZURE_ACCOUNT}"
 
-    def _command(self) -> list[str]:
+    def command(self) -> list[str]:
+        """Azurite's server of blobs."""
         options = ["--blobHost", "127.0.0.1", "--blobPort", str(self.port), "--inMemoryPersistence", "--silent"]
         program = _install_azurite() / "node_modules/azurite/dist/src/blob/main.js"
         return [str(NODE.find()), str(program), *options, "--skipApiVersionCheck", "--disableTelemetry"]

@@ -14,9 +14,6 @@ import hashlib
 import hmac
 import http.client
 import json
-import os
-import shutil
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -24,11 +21,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tests.cluster.build import ensure_program
-from tests.polling import wait_for
+from tests.servers.running import ServerProcess, free_ports
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
+    from collections.abc import Mapping
 
 REGION = "us-east-1"
 ACCESS_KEY = "test-access"
@@ -38,41 +34,28 @@ PART_BYTES = 5 << 20
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 
-class S3Server:
+class S3Server(ServerProcess):
     """The server; a context manager. Its root user may do everything."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="s3-server-"))
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log = self._folder / "log"
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port: int = probe.getsockname()[1]
+        super().__init__("versitygw")
+        (self.port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
         for name in ("buckets", "users", "credentials"):
-            (self._folder / name).mkdir()
-        environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
+            (self.home / name).mkdir()
+
+    def command(self) -> list[str]:
+        """Versitygw over folders."""
         arguments = ["--port", f"127.0.0.1:{self.port}", "--region", REGION, "--keep-alive", "--quiet"]
-        arguments += ["--iam-dir", str(self._folder / "users"), "posix", str(self._folder / "buckets")]
-        with self._log.open("wb") as log:
-            command = [str(ensure_program("versitygw")), *arguments]
-            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        if not wait_for(self._answers, 30):
-            text = self._log.read_text(errors="replace")
-            self.__exit__(None, None, None)
-            raise AssertionError(f"versitygw does not answer:\n{text[-2000:]}")
-        return self
+        arguments += ["--iam-dir", str(self.home / "users"), "posix", str(self.home / "buckets")]
+        return [str(ensure_program("versitygw")), *arguments]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def environment(self) -> Mapping[str, str]:
+        """Who its root user is."""
+        return {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it lists its buckets."""
         try:
             return self.request("GET", "/")[0] == http.client.OK
         except OSError:
@@ -80,7 +63,7 @@ class S3Server:
 
     def credentials(self, **values: str) -> Path:
         """Write a folder of credentials as a Secret is mounted; the root user's where none are given."""
-        folder = Path(tempfile.mkdtemp(dir=self._folder / "credentials"))
+        folder = Path(tempfile.mkdtemp(dir=self.home / "credentials"))
         for name, value in (values or {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}).items():
             # A line end, as editors and `echo` leave it in a Secret.
             (folder / name).write_text(f"{value}\n")

@@ -11,21 +11,12 @@ A POST to /answer gets what `answer` was given. Below /index/ the same folder ha
 from __future__ import annotations
 
 import http.client
-import shutil
-import socket
+import signal
 import ssl
-import subprocess
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.cluster.pki import Authority
 from tests.debian import Tool, ensure
-from tests.polling import wait_for
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
+from tests.servers.running import ServerProcess, free_ports
 
 NGINX = Tool("nginx", "nginx-light")
 TOKEN = "sesame"  # noqa: S105 - of a server for tests
@@ -64,7 +55,7 @@ http {{
 """
 
 
-class WebServer:
+class WebServer(ServerProcess):
     """The server; a context manager.
 
     Attributes:
@@ -77,20 +68,20 @@ class WebServer:
         other_ca_file: Of another one.
     """
 
+    # Its worker ends with it only if it may say so.
+    end_signal = signal.SIGTERM
+
     def __init__(self) -> None:
-        self._home = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="web-server-"))
-        self.folder = self._home / "files"
-        own = self._home / "own"
+        super().__init__("nginx")
+        self.folder = self.home / "files"
+        own = self.home / "own"
         for each in (self.folder, own):
             each.mkdir()
-        authority = Authority(self._home / "authority")
+        authority = Authority(self.home / "authority")
         self.ca_file = authority.certificate
-        self.other_ca_file = Authority(self._home / "other").certificate
+        self.other_ca_file = Authority(self.home / "other").certificate
         pair = authority.issue("server", "localhost", alternative_names=["localhost", "127.0.0.1"])
-        probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-        self._port, whole, self.http_port = [probe.getsockname()[1] for probe in probes]
-        for probe in probes:
-            probe.close()
+        self._port, whole, self.http_port = free_ports(3)
         self.https, self.whole = f"https://localhost:{self._port}", f"https://localhost:{whole}"
         self.http = f"http://localhost:{self.http_port}"
         self._configuration = own / "nginx.conf"
@@ -106,35 +97,19 @@ class WebServer:
                 token=TOKEN,
             )
         )
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Self:
+    def command(self) -> list[str]:
+        """Nginx with the configuration above."""
         ensure([NGINX])
-        log = self._home / "own/output"
-        with log.open("wb") as output:
-            command = [str(NGINX.find()), "-p", str(self._home / "own"), "-c", str(self._configuration)]
-            self._process = subprocess.Popen(command, stdout=output, stderr=output)
-        if not wait_for(self._answers, 30):
-            text = log.read_text(errors="replace")
-            self.__exit__(None, None, None)
-            raise AssertionError(f"nginx does not answer:\n{text[-2000:]}")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process is not None:
-            # Its worker ends with it only if it may say so.
-            self._process.terminate()
-            self._process.wait(10)
-        shutil.rmtree(self._home, ignore_errors=True)
+        return [str(NGINX.find()), "-p", str(self.home / "own"), "-c", str(self._configuration)]
 
     def answer(self, text: str) -> str:
         """Set what a POST gets; return the URL for it."""
-        (self._home / "own/answer").write_text(text)
+        (self.home / "own/answer").write_text(text)
         return f"{self.https}/answer"
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it speaks TLS."""
         context = ssl.create_default_context(cafile=str(self.ca_file))
         connection = http.client.HTTPSConnection("localhost", self._port, timeout=5, context=context)
         try:
