@@ -106,7 +106,7 @@ def find_checkpoint(path: str, root: str | None = None) -> Checkpoint:
         TryAgainError: The storage failed.
     """
     folder = _resolve_folder(path, root)
-    boundary = os.path.realpath(root) if root is not None else _default_root(folder)
+    boundary = os.path.realpath(root) if root is not None else default_root(folder)
     names = _list_names(folder)
     _refuse_home(names, folder)
     index_name, chosen, companions = choose_files(names, _list_nested_companions(names, folder), folder)
@@ -209,8 +209,15 @@ def _choose_snapshot(folder: str, snapshots: str) -> str:
     raise WillNotWorkError(message, reason="AmbiguousSnapshot")
 
 
-def _default_root(folder: str) -> str:
-    """A snapshot of the Hugging Face cache links to ../../blobs, so its root is the cache folder."""
+def default_root(folder: str) -> str:
+    """Says what the links of a checkpoint may not leave.
+
+    Args:
+        folder: The checkpoint, after all links.
+
+    Returns:
+        The folder; of a snapshot in a Hugging Face cache, which links to ../../blobs, the cache folder.
+    """
     snapshots = os.path.dirname(folder)
     repository = os.path.dirname(snapshots)
     if os.path.basename(snapshots) == "snapshots" and _HUB_CACHE.fullmatch(os.path.basename(repository)):

@@ -18,26 +18,32 @@ if TYPE_CHECKING:
     from modelweights_loader.sources.contract import Listing, RemoteFile, Source
 
 
+_PIECE_BYTES = 2**18
+
+
 class IndexedSource:
     """A source that remembers the index, which has to be read before it is known what to fetch."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._content: dict[str, bytes] = {}
+        self._content: dict[str, memoryview] = {}
 
     def list_files(self) -> Listing:
         """Lists, and forgets what was read of an earlier listing."""
         self._content.clear()
         return self._source.list_files()
 
-    def remember(self, file: RemoteFile, content: bytes) -> None:
+    def remember(self, file: RemoteFile, content: bytes | bytearray) -> None:
         """Keeps a file's content, which comes from memory from now on."""
-        self._content[file.path] = content
+        self._content[file.path] = memoryview(content)
 
     def read_range(self, file: RemoteFile, begin: int, end: int) -> Iterator[bytes | memoryview]:
         """Reads a range."""
         content = self._content.get(file.path)
-        return self._source.read_range(file, begin, end) if content is None else iter((content[begin:end],))
+        if content is None:
+            return self._source.read_range(file, begin, end)
+        # In small pieces, so that a range that is shortened meanwhile isn't read to its old end.
+        return (content[at : min(at + _PIECE_BYTES, end)] for at in range(begin, end, _PIECE_BYTES))
 
     def close(self) -> None:
         """Closes the source."""
@@ -67,7 +73,7 @@ def _matches(path: str, patterns: Iterable[str]) -> bool:
 
 
 def choose_listed(
-    files: Sequence[RemoteFile], described: str, read_index: Callable[[RemoteFile], bytes]
+    files: Sequence[RemoteFile], described: str, read_index: Callable[[RemoteFile], bytes | bytearray]
 ) -> list[RemoteFile]:
     """Chooses what an engine would load.
 
@@ -92,7 +98,7 @@ def choose_listed(
     return [by_path[path] for path in sorted({*shards, *companions})]
 
 
-def _parse(content: bytes, index_name: str, described: str) -> dict[str, str]:
+def _parse(content: bytes | bytearray, index_name: str, described: str) -> dict[str, str]:
     descriptor = os.memfd_create("index", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -104,7 +110,7 @@ def _parse(content: bytes, index_name: str, described: str) -> dict[str, str]:
 
 def read_index(
     source: IndexedSource, file: RemoteFile, described: str, backoff: Backoff, sleep: Callable[[float], None]
-) -> bytes:
+) -> bytes | bytearray:
     """Fetches the index into memory.
 
     Args:
@@ -133,8 +139,9 @@ def read_index(
                 raise
             sleep(wait)
             continue
-        git = hashlib.sha1(b"blob %d\0%s" % (len(content), content), usedforsecurity=False).hexdigest()
-        mismatch = find_mismatch(file, Digests(hashlib.sha256(content).hexdigest(), git), described)
+        git = hashlib.sha1(b"blob %d\0" % len(content), usedforsecurity=False)
+        git.update(content)
+        mismatch = find_mismatch(file, Digests(hashlib.sha256(content).hexdigest(), git.hexdigest()), described)
         if mismatch is None:
             source.remember(file, content)
             return content
@@ -143,7 +150,7 @@ def read_index(
             raise mismatch
 
 
-def _read_all(source: IndexedSource, file: RemoteFile) -> bytes:
+def _read_all(source: IndexedSource, file: RemoteFile) -> bytearray:
     limit = file.size_bytes if file.size_bytes >= 0 else MAX_INDEX_BYTES
     content = bytearray()
     for piece in source.read_range(file, 0, limit):
@@ -154,4 +161,4 @@ def _read_all(source: IndexedSource, file: RemoteFile) -> bytes:
     if len(content) < file.size_bytes:
         message = f"{file.path} ended at byte {len(content)} of {file.size_bytes}; try again"
         raise TryAgainError(message, reason="EndedEarly")
-    return bytes(content)
+    return content

@@ -280,7 +280,7 @@ class _Run:
         if home is not None and home.has_folder(FETCH_FOLDER):
             reusable = find_reusable(home, self._source_id, self._damaged)
 
-        def get_index(file: RemoteFile) -> bytes:
+        def get_index(file: RemoteFile) -> bytes | bytearray:
             content = read_reusable(home, file, reusable) if home is not None else None
             if content is not None:
                 return content

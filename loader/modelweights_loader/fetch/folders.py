@@ -227,8 +227,20 @@ def open_home(path: str, *, make: bool) -> Folder:
     """
     with saying("open", path):
         if make:
-            os.makedirs(path, exist_ok=True)
+            _make_home(path)
+        elif os.path.islink(path) and not os.path.exists(path):
+            raise _planted(path)
         return Folder(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), os.path.abspath(path))
+
+
+def _make_home(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except FileExistsError as error:
+        raise _planted(path) from error
+    except FileNotFoundError as error:
+        # As below /proc.
+        raise WillNotWorkError(f"no folder can be made in the place of {path}", reason="NotWritable") from error
 
 
 def split(path: str) -> tuple[str, str]:

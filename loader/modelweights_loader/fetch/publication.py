@@ -43,8 +43,8 @@ _TREE = "tree"
 _OLD = "old"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,95})?")
-# A ref is a path below refs; what isn't plain is left away, since it is only a second name.
-_REF = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,5}")
+# A ref is a path below refs; what isn't plain, or in the way of main, is left away, since it is only a second name.
+_REF = re.compile(r"(?!.*\.\.)(?!main[/.])[A-Za-z0-9][A-Za-z0-9._-]{0,199}(/[A-Za-z0-9][A-Za-z0-9._-]{0,199}){0,5}")
 
 
 class Fetched(NamedTuple):

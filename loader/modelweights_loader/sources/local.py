@@ -10,6 +10,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from modelweights_loader.checkpoint import default_root
 from modelweights_loader.errors import WillNotWorkError, error_from_os
 from modelweights_loader.sources.contract import (
     Listing,
@@ -28,11 +29,16 @@ _MAX_DEPTH = 32
 
 
 class LocalSource:
-    """Files of a folder. Links are followed, since a Hugging Face snapshot is made of them; folders that are links aren't."""
+    """Files of a folder. Links are followed, since a Hugging Face snapshot is made of them; folders that are links aren't.
+
+    Not out of the folder, nor out of the cache that a snapshot belongs to: what else this process may read, such as its
+    Secrets, is no part of a checkpoint.
+    """
 
     def __init__(self, folder: str, options: SourceOptions) -> None:
         self._folder = folder
         self._options = options
+        self._boundary = default_root(os.path.realpath(folder)).rstrip("/") + "/"
 
     def list_files(self) -> Listing:
         """Lists all regular files.
@@ -64,16 +70,30 @@ class LocalSource:
             with os.scandir(place) as entries:
                 for entry in entries:
                     path = f"{below}/{entry.name}" if below else entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        # Hidden folders (.git, .cache) are no part of a checkpoint.
-                        if not entry.name.startswith("."):
-                            yield from self._walk(path, depth + 1)
-                        continue
-                    status = entry.stat()
-                    if stat.S_ISREG(status.st_mode):
-                        yield RemoteFile(path, status.st_size, version=_version_of(status))
+                    if not entry.is_dir(follow_symlinks=False):
+                        yield from self._describe(entry, path)
+                    # Hidden folders (.git, .cache) are no part of a checkpoint, nor is what every new disk has.
+                    elif not entry.name.startswith(".") and entry.name != "lost+found":
+                        yield from self._walk(path, depth + 1)
         except OSError as error:
             raise error_from_os(error, place, "list") from error
+
+    def _describe(self, entry: os.DirEntry[str], path: str) -> Iterator[RemoteFile]:
+        try:
+            status = entry.stat()
+        except FileNotFoundError:
+            # A link to nowhere is no file; a shard that is lacking for that is named later.
+            return
+        if not stat.S_ISREG(status.st_mode):
+            return
+        if entry.is_symlink():
+            self._refuse_outside(os.path.realpath(entry.path), entry.path)
+        yield RemoteFile(path, status.st_size, version=_version_of(status))
+
+    def _refuse_outside(self, real: str, shown: str) -> None:
+        if not real.startswith(self._boundary):
+            message = f"{shown} is a link out of {self._boundary}; copy the file there, or remove the link"
+            raise WillNotWorkError(message, reason="UnsafePath")
 
     def read_range(self, file: RemoteFile, begin: int, end: int) -> Iterator[memoryview]:
         """Reads a range into a buffer that is used again for the next piece.
@@ -93,8 +113,10 @@ class LocalSource:
         path = os.path.join(self._folder, file.path)
         buffer = memoryview(bytearray(min(_PIECE_BYTES, max(end - begin, 1))))
         try:
+            real = os.path.realpath(path)
+            self._refuse_outside(real, path)
             # O_NONBLOCK: opening a FIFO that took the file's place must not hang.
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW)
         except OSError as error:
             raise error_from_os(error, path, "open") from error
         try:

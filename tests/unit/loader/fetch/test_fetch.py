@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -230,3 +231,13 @@ def test_large_file_of_many_parts_by_many_connections(home: Path, fetch_it: Fetc
         == (read_published(home, result)["model-00001-of-00001.safetensors"])
     )
     assert 3 < sum(path == "model-00001-of-00001.safetensors" for path, *_ in source.reads)
+
+
+def test_index_counts_once_and_comes_in_small_pieces(fetch_it: Fetch) -> None:
+    contents = make_checkpoint((5 * MIB,))
+    names = (f"layer.{number}.{'x' * 60}" for number in range(60_000))
+    index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
+    contents["model.safetensors.index.json"] = json.dumps(index).encode()
+    source = ScriptedSource(contents)
+    result = fetch_it(source)
+    assert (result.size_bytes, result.size_bytes) == (result.fetched_bytes, source.served_bytes)

@@ -113,7 +113,21 @@ def test_revision_makes_no_path_of_its_own(home: Path, fetch_it: Fetch, revision
     assert ["lock"] == [entry.name for entry in (home / ".fetch").iterdir()]
 
 
-@pytest.mark.parametrize("asked", ["../../../outside", "/etc/x", "a/../../b", "refs/pr/1", "v1.0"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "../../../outside",
+        "/etc/x",
+        "a/../../b",
+        "-x",
+        "main/x",
+        "main.part",
+        "a" * 300,
+        "b/" * 9 + "b",
+        "refs/pr/1",
+        "v1.0",
+    ],
+)
 def test_ref_that_was_asked_for_stays_below_refs(home: Path, fetch_it: Fetch, asked: str) -> None:
     published = fetch_it(ScriptedSource(make_checkpoint()), layout="HuggingFaceCache", revision=asked).published
     assert published is not None

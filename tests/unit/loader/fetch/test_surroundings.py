@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -356,3 +357,28 @@ def test_every_option_is_in_the_documents() -> None:
     page = (LOADER.parent / "docs" / "fetch.md").read_text()
     own = set(re.findall(r"^  (--[a-z-]+)", told, re.MULTILINE)) - {"--root", "--report", "--results"}
     assert own == set(re.findall(r"`(--[a-z-]+)`", page.split("| option |")[1].split("The report has")[0]))
+
+
+@pytest.mark.parametrize(
+    ("dry", "kind"), [*itertools.product([False, True], ["file", "below a file", "link to nowhere"])]
+)
+def test_home_that_can_be_none(tmp_path: Path, *, dry: bool, kind: str) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "model.safetensors").write_bytes(b"x")
+    home = tmp_path / "home"
+    if kind == "link to nowhere":
+        home.symlink_to(tmp_path / "nowhere")
+    else:
+        home.write_text("mine")
+    path = home / "below" if kind == "below a file" else home
+    ended = run_loader("fetch", path, "--source", f"file://{source}", *(["--dry-run"] if dry else []))
+    assert (20, "UnsafePath") == (ended.code, ended.report["reason"])
+
+
+def test_home_where_no_folder_can_be(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "model.safetensors").write_bytes(b"x")
+    ended = run_loader("fetch", "/proc/nothing", "--source", f"file://{source}")
+    assert (20, "NotWritable") == (ended.code, ended.report["reason"])
