@@ -210,7 +210,8 @@ class Reconciler:
         fetches = snapshot.owner.spec is not None and snapshot.owner.spec.is_fetched
         async with self._admission if plan.create_jobs and fetches else contextlib.nullcontext():
             if plan.create_jobs and fetches:
-                snapshot = replace(snapshot, fetching=gather.fetching(self._jobs, self._pods, self._keys))
+                fetching = gather.fetching(self._jobs, self._pods, self._keys, nodes=snapshot.nodes, now=now)
+                snapshot = replace(snapshot, fetching=fetching)
                 plan = make_plan(snapshot, now)
             refusals = await apply.change_jobs(self._api, snapshot.owner, plan, self._jobs.expect)
         if refusals:

@@ -17,7 +17,11 @@ from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
 QUEUED_AGAIN_SECONDS: Final = 10.0
 """The end of another object's fetch wakes nobody here."""
 MAX_FAILED_RESOLVERS: Final = 3
-"""So many nodes failed before the source was known: it isn't the nodes' fault, and the rest need not ask the source too."""
+"""So many nodes had a refusal from the source before it was known: the rest need not ask it too."""
+
+_REFUSED_BY_SOURCE: Final = (2, 20, 30)
+_OF_THE_NODE: Final = frozenset({"NotWritable", "LocksNotSupported", "ClockSkew"})
+"""Reasons with these exit codes that say nothing of the source: the next node may do better."""
 
 _NAMED: Final = 3
 
@@ -47,22 +51,26 @@ def admit(
     entries: Mapping[str, api.NodeStatus],
     resolution: Resolution,
 ) -> Admission:
-    """Give the free places to the nodes that want one, in the order of their names.
+    """Give the free places to the nodes that want one: those that failed least often, then in the order of their names.
+
+    What a node that was lost had begun takes no place: it may never end.
 
     Args:
         snapshot: The object and the settings, and who fetches in the cluster.
         spec: Its spec.
-        targets: The selected nodes, in order.
+        targets: The selected nodes.
         decisions: Of each of them.
         entries: What the status would say of each.
         resolution: What is known of the source's revision.
     """
     outcome = Admission(dict(entries))
-    free = spec.placement.max_concurrent_nodes - sum(decision.active for decision in decisions.values())
-    looking = 0 if resolution.may_create else _looks(decisions, entries)
+    nodes = sorted(targets, key=lambda node: (decisions[node.name].wants_job or 0, node.name))
+    alive = [node.name for node in nodes if node.ready]
+    free = spec.placement.max_concurrent_nodes - sum(decisions[name].active for name in alive)
+    looking = 0 if resolution.may_create else _looks(alive, decisions, entries)
     refusal = _unsupported(entries) or ("" if resolution.may_create else _unresolved(entries, resolution))
     caps = _Caps(snapshot, spec)
-    for node in targets:
+    for node in nodes:
         attempt = decisions[node.name].wants_job
         if attempt is None:
             continue
@@ -82,11 +90,11 @@ def admit(
     return outcome
 
 
-def _looks(decisions: Mapping[str, NodeDecision], entries: Mapping[str, api.NodeStatus]) -> int:
+def _looks(alive: Iterable[str], decisions: Mapping[str, NodeDecision], entries: Mapping[str, api.NodeStatus]) -> int:
     """Jobs that may yet find the revision. One that gets nowhere on its node doesn't keep the others from trying."""
     return sum(
-        decision.active and not decision.blocked and entries[name].reason != "Unschedulable"
-        for name, decision in decisions.items()
+        decisions[name].active and not decisions[name].blocked and entries[name].reason != failures.UNSCHEDULABLE
+        for name in alive
     )
 
 
@@ -102,12 +110,16 @@ def _unresolved(entries: Mapping[str, api.NodeStatus], resolution: Resolution) -
     if resolution.source is not None:
         # Learned in this very cycle: the next one, which the write of the status brings, finds it there.
         return "waits until the source's revision is noted"
-    failed = sorted(name for name, entry in entries.items() if entry.state == "Failed")
+    failed = sorted(name for name, entry in entries.items() if entry.state == "Failed" and _is_refusal(entry))
     if len(failed) < MAX_FAILED_RESOLVERS:
         return ""
     return (
         f"waits until one of {_list(failed)} has found out which revision the source has: {entries[failed[0]].reason}"
     )
+
+
+def _is_refusal(entry: api.NodeStatus) -> bool:
+    return entry.exit_code in _REFUSED_BY_SOURCE and entry.reason not in _OF_THE_NODE
 
 
 class _Caps:

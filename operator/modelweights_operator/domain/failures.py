@@ -31,6 +31,7 @@ MENDED_ELSEWHERE: Final = frozenset(
 """The loader's reasons that call for a Secret or for rights, and for no change of the spec. A private repository that a
 token may not read is `RepositoryNotFound`: the hub tells no more."""
 IMAGE_VOLUMES_NOT_SUPPORTED: Final = "ImageVolumesNotSupported"
+UNSCHEDULABLE: Final = "Unschedulable"
 IMAGE_PULL_FAILED: Final = "ImagePullFailed"
 _IMAGE_REASONS: Final = frozenset(
     {
@@ -179,9 +180,15 @@ def progress(job: StagingJob) -> Progress:
     return _pod_progress(max(pods, key=lambda pod: pod.created_at))
 
 
+def is_stuck(job: StagingJob) -> bool:
+    """Whether a running Job waits for someone, or for room on its node: it may stay so for ever."""
+    found = progress(job)
+    return found.blocked or found.reason == UNSCHEDULABLE
+
+
 def _pod_progress(pod: StagingPod) -> Progress:
     if not pod.scheduled:
-        return Progress("Unschedulable" if pod.message else "Starting", pod.message, silent=not pod.message)
+        return Progress(UNSCHEDULABLE if pod.message else "Starting", pod.message, silent=not pod.message)
     for container in pod.containers:
         if container.waiting_reason in _IMAGE_REASONS:
             detail = (

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from modelweights_operator import errors
-from modelweights_operator.domain import steps
+from modelweights_operator.domain import failures, steps
 from modelweights_operator.domain.snapshot import (
     EngineConfigMap,
     Fetch,
@@ -25,6 +25,10 @@ from modelweights_operator.kube import convert, paths
 from modelweights_operator.kube.client import Api
 from modelweights_operator.kube.informer import Informer
 
+_STARTS_WITHIN: Final = timedelta(minutes=5)
+"""A Job whose step `fetch` doesn't run after this holds no place any longer: nobody knows when it will, if ever."""
+_POD_WITHIN: Final = timedelta(seconds=30)
+"""Likewise a Job that has no pod yet, unless a queue holds it back: a quota or a policy refuses it."""
 _EVENTS_AFTER: Final = timedelta(seconds=4)
 """A Job without a pod, or a pod without a container, for longer than this has its reason in events only."""
 
@@ -58,15 +62,24 @@ async def gather(
 
 
 def fetching(
-    jobs: Informer[StagingJob], pods: Informer[StagingPod], owners: Mapping[str, tuple[str, str]]
+    jobs: Informer[StagingJob],
+    pods: Informer[StagingPod],
+    owners: Mapping[str, tuple[str, str]],
+    *,
+    nodes: Iterable[Node],
+    now: datetime,
 ) -> tuple[Fetch, ...]:
-    """Who fetches at the moment, in the whole cluster: Jobs that do it and haven't ended that step. No I/O.
+    """Who fetches at the moment, in the whole cluster: Jobs that do it, or are about to. No I/O.
 
     Args:
         jobs: All staging Jobs.
         pods: Their pods.
         owners: Namespace and name of each ModelWeights by its UID.
+        nodes: All nodes. What runs on one that isn't ready ends by nobody's report, so it holds no place.
+        now: The time.
     """
+    alive = {node.name for node in nodes if node.ready}
+    candidates = (job for job in jobs.known() if job.source_digest and job.state == "Active" and job.node_name in alive)
     return tuple(
         Fetch(
             job=f"{job.namespace}/{job.name}",
@@ -74,15 +87,32 @@ def fetching(
             host=job.source_host,
             node=job.node_name,
         )
-        for job in jobs.known()
-        if job.source_digest and job.state == "Active" and not _has_fetched(pods.group(f"{job.namespace}/{job.name}"))
+        for job in candidates
+        if _fetches(replace(job, pods=tuple(pods.group(f"{job.namespace}/{job.name}"))), now)
     )
 
 
-def _has_fetched(pods: list[StagingPod]) -> bool:
-    """Whether the step ended. A running Job whose pods all failed, as by eviction, gets another one, which fetches."""
-    alive = [pod for pod in pods if pod.phase != "Failed"]
-    return bool(alive) and all(pod.phase == "Succeeded" or _fetch_ended(pod) for pod in alive)
+def _fetches(job: StagingJob, now: datetime) -> bool:
+    """Whether its step `fetch` runs, or is about to.
+
+    One that can't begin (no image, no volume, no room on the node, a quota, a queue) would else keep all others from the
+    node for ever. A running Job whose pods all failed, as by eviction, gets another one, which fetches.
+    """
+    living = [pod for pod in job.pods if pod.phase != "Failed"]
+    if any(_is_running(pod) for pod in living):
+        return True
+    if living and all(pod.phase == "Succeeded" or _fetch_ended(pod) for pod in living):
+        return False
+    begun = max([job.created_at, *(pod.created_at for pod in job.pods)])
+    allowed = _STARTS_WITHIN if job.pods or job.suspended else _POD_WITHIN
+    return not failures.is_stuck(job) and now - begun < allowed
+
+
+def _is_running(pod: StagingPod) -> bool:
+    return any(
+        container.name == steps.FETCH and container.exit_code is None and not container.waiting_reason
+        for container in pod.containers
+    )
 
 
 def _fetch_ended(pod: StagingPod) -> bool:

@@ -16,10 +16,12 @@ from tests.unit.domain.samples import (
     failed_job,
     failure_text,
     make_claim_spec,
+    make_entry,
     make_fetch_spec,
     make_job,
     make_pod,
     make_spec,
+    make_status,
 )
 
 SPEC = make_fetch_spec()
@@ -85,6 +87,21 @@ def test_a_local_copy_counts_on_its_node_and_for_no_host() -> None:
     snapshot = replace(with_spec(spec, A, B, C), fetching=(fetch("node-a"), fetch("x")))
     plan = plan_of(replace(snapshot, policy=replace(POLICY, fetch=settings)))
     assert job_nodes(plan) == ["node-b", "node-c"]
+
+
+def test_who_failed_least_often_comes_first() -> None:
+    """Else the first few by name, which fail again and again, would keep all others waiting."""
+    spec = make_spec(placement={"maxConcurrentNodes": 1})
+    failed = make_entry(A, spec, state="Failed", reason="WriteFailed", manifest_digest="", attempts=2, exit_code=10)
+    plan = plan_of(with_spec(spec, A, B, status=make_status({"node-a": failed})))
+    assert job_nodes(plan) == ["node-b"]
+
+
+def test_nodes_that_were_lost_in_mid_staging_take_no_place() -> None:
+    spec = make_spec(placement={"maxConcurrentNodes": 1})
+    lost, job = replace(A, ready=False), make_job(A, spec, pods=(make_pod(ContainerState("prefetch")),))
+    assert job_nodes(plan_of(with_spec(spec, A, B, jobs=(job,)))) == []
+    assert job_nodes(plan_of(with_spec(spec, lost, B, jobs=(job,)))) == ["node-b"]
 
 
 # --- failures of a fetch ------------------------------------------------------------------------------------------

@@ -161,6 +161,22 @@ def test_after_three_failures_the_rest_needs_not_ask_too() -> None:
     assert plan.status.nodes["node-d"].message == expected
 
 
+@pytest.mark.parametrize(
+    ("reason", "exit_code"), [("NoRoom", 40), ("NotWritable", 20), ("Locked", 10), ("OOMKilled", 137)]
+)
+def test_three_nodes_that_are_to_blame_themselves_keep_no_other_from_looking(reason: str, exit_code: int) -> None:
+    nodes = [replace(A, name=f"node-{letter}", uid=letter) for letter in "abcd"]
+    text = failure_text(reason, exit_code)
+    jobs = tuple(failed_job(node, spec=SPEC, text=text) for node in nodes[:3])
+    assert job_nodes(plan_of(with_spec(SPEC, *nodes, jobs=jobs))) == ["node-d"]
+
+
+def test_a_node_that_was_lost_while_it_looked_keeps_no_other_from_looking() -> None:
+    job = make_job(A, SPEC, pods=(make_pod(ContainerState("fetch")),))
+    assert job_nodes(plan_of(with_spec(SPEC, A, B, jobs=(job,)))) == []
+    assert job_nodes(plan_of(with_spec(SPEC, replace(A, ready=False), B, jobs=(job,)))) == ["node-b"]
+
+
 def test_a_job_that_fetched_another_commit_is_replaced_and_never_ready() -> None:
     """Its pod was evicted and came again after the branch had moved."""
     job = complete_job(A, SPEC, manifestDigest=DIGEST_B)
