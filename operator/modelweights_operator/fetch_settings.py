@@ -6,6 +6,7 @@ Read strictly: what is wrong ends the operator at its start, with the name of th
 import json
 import posixpath
 import re
+import ssl
 from collections.abc import Mapping
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
 from modelweights_operator.api.quantity import to_bytes
+from modelweights_operator.api.sources import ENDPOINT
 from modelweights_operator.domain.snapshot import FetchSettings, StorageClass
 from modelweights_operator.errors import SettingsError
 
@@ -27,11 +29,12 @@ MAX_CA_BYTES: Final = 128 * 1024 - len(EXTRA_CA) - 2
 """Linux takes no variable of more than 128 KiB, its name, '=' and the NUL at its end included."""
 
 _PERCENT: Final = re.compile(r"[0-9]{1,2}(\.[0-9]{1,2})?%", re.ASCII)
+_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?(?:-----END CERTIFICATE-----|\Z)", re.DOTALL)
 _PROXIES: Final = {"http": "HTTP_PROXY", "https": "HTTPS_PROXY", "no": "NO_PROXY"}
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, alias_generator=to_camel, extra="forbid")
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, extra="forbid", strict=True)
 
 
 class _Class(_Strict):
@@ -53,7 +56,7 @@ class _Fetch(_Strict):
     max_bytes_per_second: int | str = 0
     max_concurrent_per_host: int = Field(default=20, ge=0, le=100_000)
     max_concurrent_per_node: int = Field(default=1, ge=1, le=100)
-    hugging_face_endpoint: str = Field(default="", pattern=r"^(https?://[^/?#@\s]+(/[^?#@\s]*)?)?$")
+    hugging_face_endpoint: str = Field(default="", pattern=ENDPOINT)
     proxy: _Proxy = _Proxy()
 
 
@@ -130,7 +133,7 @@ def read_fetch(environment: Mapping[str, str]) -> FetchSettings:
 
 def _proxy(given: _Proxy) -> dict[str, str]:
     for name, value in (("http", given.http), ("https", given.https)):
-        if value and (urlsplit(value).scheme != "http" or not urlsplit(value).hostname):
+        if value and not _is_proxy(value):
             raise SettingsError(f"fetch.proxy.{name} isn't the URL of a proxy: write http://host:port")
         if "@" in value:
             raise SettingsError(
@@ -140,6 +143,14 @@ def _proxy(given: _Proxy) -> dict[str, str]:
     values = {_PROXIES[name]: value for name, value in given.model_dump().items() if value}
     # Some libraries read the one, some the other.
     return {**values, **{name.lower(): value for name, value in values.items()}}
+
+
+def _is_proxy(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return url.scheme == "http" and bool(url.hostname) and url.port != 0
+    except ValueError:
+        return False
 
 
 def _extra_ca(text: str) -> str:
@@ -157,6 +168,13 @@ def _extra_ca(text: str) -> str:
             f"fetch.extraCABundle has {size_bytes} bytes, and a variable of a container takes {MAX_CA_BYTES}: leave only the "
             "site's own authorities there, the usual ones are in the image"
         )
+    try:
+        # Comments around them may be in any language; within, PEM is ASCII.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata="\n".join(_CERTIFICATE.findall(text)))
+    except (ssl.SSLError, ValueError, TypeError) as error:
+        raise SettingsError(
+            "fetch.extraCABundle holds a certificate that can't be read: put each there whole, as its authority gave it"
+        ) from error
     return text
 
 

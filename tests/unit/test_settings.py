@@ -56,7 +56,19 @@ def test_a_wrong_setting_is_named(variable: str, value: str) -> None:
 # --- fetching -----------------------------------------------------------------------------------------------------
 
 
-PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+PEM = """-----BEGIN CERTIFICATE-----
+MIIBhTCCASugAwIBAgIUXfn5yQzUvxEy9mST3esmL0k5vdowCgYIKoZIzj0EAwIw
+HzEdMBsGA1UEAwwUbW9kZWx3ZWlnaHRzLXRlc3QtY2EwHhcNMjYxMTMwMTYxNTIz
+WhcNMjYxMjMwMTYyNTIzWjAfMR0wGwYDVQQDDBRtb2RlbHdlaWdodHMtdGVzdC1j
+YTBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABKfuZGZTIsku24WYrJ6V5a3QkD0z
+T8BRdiuDotpU9itqQbMTmo8ThCk+Upf/sR+NxruJaf76Bz+xbC6h5WPl0q+jRTBD
+MBIGA1UdEwEB/wQIMAYBAf8CAQAwDgYDVR0PAQH/BAQDAgEGMB0GA1UdDgQWBBTz
+NTLtB6kc/A3w6vHqBbAiA2JH+zAKBggqhkjOPQQDAgNIADBFAiBGVmwiD964ZX7t
+yFkweZMkb/Zz1VH8tvQpqol93pq0MwIhAOLutBhiPnUttalmf3Vpa8Z2I1rFdF/D
+sjfoP82Wbr8g
+-----END CERTIFICATE-----
+"""
+"""Of an authority that never vouched for anything."""
 
 
 def with_classes(*classes: Any) -> dict[str, str]:
@@ -135,6 +147,19 @@ WRONG = {
     "a proxy with a password": (with_fetch(proxy={"http": "http://a:b@p"}), "fetch.proxy.http has a user name"),
     "an unknown key": (with_fetch(speed=1), "fetch.speed: Extra inputs"),
     "no certificate": ({**IMAGE, "MODELWEIGHTS_EXTRA_CA": "x"}, "fetch.extraCABundle holds no certificate"),
+    "a broken certificate": ({**IMAGE, "MODELWEIGHTS_EXTRA_CA": PEM.replace("MII", "MIJ")}, "a certificate that can't be read"),
+    "half a certificate": ({**IMAGE, "MODELWEIGHTS_EXTRA_CA": PEM + PEM[:200]}, "a certificate that can't be read"),
+    "a certificate with other letters": (
+        {**IMAGE, "MODELWEIGHTS_EXTRA_CA": PEM.replace("MII", "MÏI")}, "a certificate that can't be read"
+    ),
+    "a proxy without a host's end": (with_fetch(proxy={"https": "http://[x"}), "fetch.proxy.https isn't the URL of a proxy"),
+    "a proxy of a wrong port": (with_fetch(proxy={"https": "http://p:99999"}), "fetch.proxy.https isn't the URL of a proxy"),
+    "a mirror without a host's end": (with_fetch(huggingFaceEndpoint="https://[x"), "fetch.huggingFaceEndpoint"),
+    "a mirror with a query": (with_fetch(huggingFaceEndpoint="https://mirror/?a=b"), "fetch.huggingFaceEndpoint"),
+    "a rate that is a word": (with_fetch(maxBytesPerSecond=True), "fetch.maxBytesPerSecond"),
+    "a number in quotes": (with_fetch(numConnections="8"), "fetch.numConnections"),
+    "a reserve of more than all": (with_classes({**NVME, "reserve": "105%"}), "nvme has the reserve '105%'"),
+    "two slashes for a root": (with_classes({"name": "a", "root": "//data"}), "a has the root '//data'"),
     "a private key": ({**IMAGE, "MODELWEIGHTS_EXTRA_CA": f"{PEM}-----BEGIN PRIVATE KEY-----"}, "holds a private key"),
     "too many certificates": ({**IMAGE, "MODELWEIGHTS_EXTRA_CA": PEM * 2500}, "a variable of a container takes 131049"),
 }  # fmt: skip
@@ -156,3 +181,8 @@ def test_the_bound_of_certificates_is_that_of_the_kernel(more: int, fits: bool) 
     except OSError:
         started = False
     assert started == fits
+
+
+def test_certificates_may_have_comments_in_any_language() -> None:
+    text = f"# Autorité de certification\n{PEM}"
+    assert from_environment({**IMAGE, "MODELWEIGHTS_EXTRA_CA": text}).fetch.extra_ca == text

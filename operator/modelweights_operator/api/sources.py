@@ -7,7 +7,9 @@ from pydantic import ConfigDict, Field, model_validator
 from modelweights_operator.api.base import NO_CONTROL_CHARACTERS, Model, rules
 
 _OBJECT_NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
-_ENDPOINT: Final = r"^(https?://[^/?#@\s]+(/[^?#@\s]*)?)?$"
+_HOST: Final = r"([A-Za-z0-9._$-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?"
+"""A host as URLs write it, in ASCII, or a bucket; anything else is no host to one library or another."""
+ENDPOINT: Final = rf"^(https?://{_HOST}(/[^?#@\s]*)?)?$"
 """No user name and password, no query: such a URL would stand in arguments and logs."""
 _IMAGE_REFERENCE: Final = (
     r"^(([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*"
@@ -143,7 +145,7 @@ class HuggingFaceSource(Model):
     endpoint: str = Field(
         default="",
         max_length=512,
-        pattern=_ENDPOINT,
+        pattern=ENDPOINT,
         description="Base URL of a mirror. Default: the chart's fetch.huggingFaceEndpoint, else https://huggingface.co.",
     )
     token_secret_ref: SecretKeyReference | None = Field(
@@ -180,7 +182,7 @@ class ObjectStoreSource(Model):
 
     url: str = Field(
         max_length=1024,
-        pattern=r"^(s3|gs|az|https)://[^/?#@\s]+(/[^/?#\s]+)*/?$",
+        pattern=rf"^(s3|gs|az|https)://{_HOST}(/[^/?#\s]+)*/?$",
         description=(
             "The folder: s3://bucket/path, gs://bucket/path, az://container/path or https://host/path/. Without user name, "
             "password, query or fragment."
@@ -196,7 +198,7 @@ class ObjectStoreSource(Model):
     endpoint: str = Field(
         default="",
         max_length=512,
-        pattern=_ENDPOINT,
+        pattern=ENDPOINT,
         description="Base URL of a store of one's own that speaks the protocol of url's scheme.",
     )
     region: str = Field(

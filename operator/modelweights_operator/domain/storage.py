@@ -8,7 +8,7 @@ fetched, class with a claim      <claim>/<name>/<digest>              likewise
 import posixpath
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from modelweights_operator.api.v1alpha1 import Spec
 from modelweights_operator.domain.snapshot import Owner, Policy, StorageClass
@@ -162,13 +162,19 @@ def source_host(spec: Spec, policy: Policy) -> str:
     """The host whose patience is to be spared; "" for a copy of what the node can mount."""
     endpoint = source_endpoint(spec, policy)
     if endpoint:
-        return urlsplit(endpoint).netloc.lower()
+        return _authority(endpoint)[1]
     if spec.source.hugging_face is not None:
         return HUGGING_FACE_HOST
     if spec.source.object_store is not None:
-        url = urlsplit(spec.source.object_store.url)
-        return _STORE_HOSTS.get(url.scheme, url.netloc.lower())
+        scheme, host = _authority(spec.source.object_store.url)
+        return _STORE_HOSTS.get(scheme, host)
     return ""
+
+
+def _authority(url: str) -> tuple[str, str]:
+    """Scheme and host with port of a URL, whatever it holds: `urlsplit` raises for what it doesn't take for a host."""
+    scheme, _, rest = url.partition("://")
+    return scheme.lower(), rest.partition("/")[0].lower()
 
 
 def published_path(owner: Owner, spec: Spec, policy: Policy, *, manifest_digest: str, revision: str) -> str:

@@ -169,3 +169,9 @@ def test_the_mirror_of_the_site_is_taken_unless_the_spec_names_one(
 
 def test_a_copy_of_what_the_node_mounts_spares_no_host() -> None:
     assert storage.source_host(make_claim_spec(storage={}), POLICY) == ""
+
+
+@pytest.mark.parametrize("endpoint", ["https://[mirror", "https://exa\u2100mple.com/x", "https://[::::]:1"])
+def test_a_host_is_told_of_whatever_stands_in_its_place(endpoint: str) -> None:
+    policy = replace(POLICY, fetch=FetchSettings(hugging_face_endpoint=endpoint))
+    assert storage.source_host(make_fetch_spec(), policy) == endpoint.removeprefix("https://").removesuffix("/x")
