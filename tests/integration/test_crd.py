@@ -134,11 +134,19 @@ REJECTED = {
     "a claim's path with a control character": ({"source": claim(path="x\ny")}, "must not hold control characters"),
     "an environment that brings other code": (
         {"source": HOST, "staging": {"env": [{"name": "PYTHONPATH", "value": "/models/x"}]}},
-        "must not start with PYTHON or LD_",
+        "must not start with PYTHON, LD_",
     ),
     "an environment that preloads": (
         {"source": HOST, "staging": {"env": [{"name": "LD_PRELOAD", "value": "/models/x.so"}]}},
-        "must not start with PYTHON or LD_",
+        "must not start with PYTHON, LD_",
+    ),
+    "an environment with a library's own code": (
+        {"source": HOST, "staging": {"env": [{"name": "OPENSSL_CONF", "value": "/models/x/openssl.cnf"}]}},
+        "must not start with PYTHON, LD_ or OPENSSL_",
+    ),
+    "an environment that writes keys down": (
+        {"source": HOST, "staging": {"env": [{"name": "SSLKEYLOGFILE", "value": "/models/x"}]}},
+        "or write keys down",
     ),
     "a path too short": (path("/"), "should be at least 2 chars long"),
     "a path too long": (path("/" + "x" * 1024), "Too long"),

@@ -5,6 +5,7 @@ nowhere else. The models are frozen; unknown fields are ignored, since an object
 version. It holds only fields that do something.
 """
 
+import re
 from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -46,6 +47,14 @@ _ONLY_HUGGING_FACE: Final = "storage.layout HuggingFaceCache needs source.huggin
 
 _BYTES: Final = "(type(self) == int ? self : quantity(self).asInteger())"
 """CEL for the bytes of a field that is an integer or a quantity."""
+
+_CODE_VARIABLES: Final = "^(PYTHON|LD_|OPENSSL_|GCONV_PATH|OMP_TOOL|CUDA_INJECTION|NVTX_INJECTION|SSLKEYLOGFILE)"
+"""The interpreter's, the linker's, and those by which libraries load what else is named: the configuration of OpenSSL, whose
+providers are shared objects; and the one that has TLS write its keys to a file."""
+_NO_CODE: Final = (
+    "must not start with PYTHON, LD_ or OPENSSL_, nor be GCONV_PATH, OMP_TOOL_LIBRARIES, SSLKEYLOGFILE or one that injects: "
+    "these decide whose code runs, or write keys down"
+)
 
 _DIGEST: Final = r"^(sha256:[0-9a-f]{64})?$"
 """A part of it becomes the value of a node label, which anything else might not be."""
@@ -341,19 +350,14 @@ class EnvVar(Model):
         max_length=253,
         description="Name of the variable.",
         # The staging pod mounts more than its author may be allowed to: it runs the loader's code and no other.
-        json_schema_extra=rules(
-            (
-                "!self.startsWith('PYTHON') && !self.startsWith('LD_')",
-                "must not start with PYTHON or LD_: these decide whose code runs",
-            ),
-        ),
+        json_schema_extra=rules((f"!self.matches('{_CODE_VARIABLES}')", _NO_CODE)),
     )
     value: str = Field(default="", max_length=4096, description="Its value.")
 
     @model_validator(mode="after")
     def _no_code(self) -> "EnvVar":
-        if self.name.startswith(("PYTHON", "LD_")):
-            raise ValueError(f"{self.name} must not start with PYTHON or LD_: these decide whose code runs")
+        if re.match(_CODE_VARIABLES, self.name):
+            raise ValueError(f"{self.name} {_NO_CODE}")
         return self
 
 

@@ -48,7 +48,7 @@ def staging_job(owner: Owner, spec: Spec, node: Node, *, attempt: int, policy: P
     Raises:
         LocationError: See `storage.locate`.
     """
-    digest = names.staging_digest(spec)
+    digest = names.staging_digest(spec, storage.place(spec, policy))
     identity = [owner.uid, node.uid, digest, node.boot_id, str(attempt), *([revision] if revision else [])]
     labels = {names.MANAGED_BY_LABEL: names.MANAGED_BY, names.OWNER_LABEL: owner.uid}
     return {

@@ -55,8 +55,12 @@ def short_hash(*parts: str, length: int = _SHORT_HASH) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:length]
 
 
-def staging_digest(spec: Spec) -> str:
+def staging_digest(spec: Spec, place: str = "") -> str:
     """Hash of what is staged and how.
+
+    Args:
+        spec: The spec.
+        place: Where fetched files go, as `storage.place` says; "" for what is used in place.
 
     Never of the generation: suspending, tolerations, labels or another image stage nothing again. Only what would give
     another result on the node counts. Defaults are left out: a field that a later version adds changes no hash.
@@ -74,6 +78,7 @@ def staging_digest(spec: Spec) -> str:
         staged["files"] = given.get("files", {})
         staged["storage"] = given.get("storage", {})
         staged["fetched"] = True
+        staged["place"] = place
     return short_hash(json.dumps(staged, sort_keys=True))
 
 

@@ -166,7 +166,7 @@ def _decisions(
     resolved: Resolution,
     now: datetime,
 ) -> dict[str, policies.NodeDecision]:
-    digest = names.staging_digest(spec)
+    digest = names.staging_digest(spec, storage.place(spec, snapshot.policy))
     foreign = frozenset(job.name for job in snapshot.jobs if not resolved.matches(job))
     return {
         node.name: policies.decide(

@@ -70,7 +70,7 @@ def resolve(spec: api.Spec, status: api.Status, jobs: Iterable[StagingJob]) -> R
         return Resolution(needed=False)
     digest = names.source_digest(spec)
     known = status.source if status.source is not None and status.source.digest == digest else None
-    if known is not None and known.revision:
+    if known is not None and _REVISION.fullmatch(known.revision):
         return Resolution(needed=True, source=known, recorded=True)
     asked = spec.source.hugging_face.revision if spec.source.hugging_face else ""
     if _COMMIT.fullmatch(asked):

@@ -82,6 +82,18 @@ def find_class(spec: Spec, policy: Policy) -> StorageClass:
     )
 
 
+def place(spec: Spec, policy: Policy) -> str:
+    """Where fetched files go, by what the class means now; "" for what is used in place.
+
+    Raises:
+        LocationError: There is no such storage class.
+    """
+    if not spec.is_fetched:
+        return ""
+    found = find_class(spec, policy)
+    return f"claim:{found.claim}" if found.claim else found.root
+
+
 def locate(owner: Owner, spec: Spec, policy: Policy) -> ModelLocation:
     """Where the staging pod finds, or puts, the checkpoint.
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import names
+from modelweights_operator.domain import names, storage
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.snapshot import (
     ContainerState,
@@ -84,10 +84,18 @@ def make_owner(spec: api.Spec | None = None, status: api.Status | None = None, *
     return Owner(**fields)
 
 
+def digest_of(spec: api.Spec) -> str:
+    """The staging digest under POLICY; with a class that it hasn't, one of a time when it was there."""
+    try:
+        return names.staging_digest(spec, storage.place(spec, POLICY))
+    except storage.LocationError:
+        return names.staging_digest(spec, "/gone")
+
+
 def make_job(node: Node | None = None, spec: api.Spec | None = None, **changes: Any) -> StagingJob:
     """The staging Job of a node under the spec, as the operator would have made it."""
     node, spec = node or make_node(), spec or make_spec()
-    digest = names.staging_digest(spec)
+    digest = digest_of(spec)
     attempt = changes.get("round", 0)
     fields: dict[str, Any] = {
         "name": names.job_name("llama", OWNER_UID, node.uid, digest, node.boot_id, str(attempt)),
@@ -174,11 +182,11 @@ def failed_job(
 
 def make_entry(node: Node | None = None, spec: api.Spec | None = None, **changes: Any) -> api.NodeStatus:
     """The entry of a node that is ready under the spec."""
-    node = node or make_node()
+    node, spec = node or make_node(), spec or make_spec()
     fields = {
         "state": "Ready",
         "reason": "Staged",
-        "staging_digest": names.staging_digest(spec or make_spec()),
+        "staging_digest": digest_of(spec),
         "manifest_digest": DIGEST_A,
         "boot_id": node.boot_id,
         "last_transition_time": rfc3339(ago(3600)),

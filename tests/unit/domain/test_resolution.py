@@ -7,13 +7,14 @@ import pytest
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import names, resolution
-from modelweights_operator.domain.snapshot import ContainerState, StagingJob
+from modelweights_operator.domain.snapshot import ContainerState, StagingJob, StorageClass
 from tests.unit.domain.plans import A, B, C, job_nodes, plan_of, states, with_spec
 from tests.unit.domain.samples import (
     COMMIT_A,
     COMMIT_B,
     DIGEST_A,
     DIGEST_B,
+    POLICY,
     ago,
     complete_job,
     failed_job,
@@ -265,6 +266,26 @@ def test_a_published_checkpoint_keeps_its_path_until_all_nodes_have_it_at_the_ne
     whole = plan_of(with_spec(new, A, B, status=half.status, jobs=(other,)))
     assert whole.status.published is not None
     assert whole.status.published.path == f"claim:models/llama/{'a' * 64}"
+
+
+def test_a_class_that_means_another_folder_now_is_staged_anew_and_nobody_is_sent_there_before() -> None:
+    """The administrator changed the chart's storage.classes; the spec is the same, and only names the class."""
+    published = api.Revision(manifest_digest=DIGEST_A, path="/data/team/llama/old", revision=COMMIT_A)
+    status = make_status({"node-a": make_entry(A, SPEC)}, published).model_copy(update={"source": PINNED})
+    moved = replace(POLICY, storage_classes=(StorageClass("nvme", root="/moved", is_default=True),))
+    plan = plan_of(with_spec(SPEC, A, status=status, policy=moved))
+    assert job_nodes(plan) == ["node-a"]
+    assert plan.status.published is not None
+    assert plan.status.published.path == "/data/team/llama/old"
+    renamed = replace(POLICY, storage_classes=(StorageClass("fast", root="/data", is_default=True),))
+    assert job_nodes(plan_of(with_spec(SPEC, A, status=status, policy=renamed))) == []
+
+
+@pytest.mark.parametrize("revision", ["main", "--verify", COMMIT_A.upper(), f"{COMMIT_A} "])
+def test_what_somebody_wrote_for_a_revision_is_found_out_anew(revision: str) -> None:
+    status = api.Status(source=PINNED.model_copy(update={"revision": revision}))
+    plan = plan_of(with_spec(SPEC, A, B, status=status))
+    assert (noted(plan), job_nodes(plan)) == ("", ["node-a"])
 
 
 def test_a_failed_job_stays_with_its_logs_when_another_node_found_the_revision() -> None:
