@@ -20,6 +20,7 @@ from modelweights_operator.api.v1alpha1 import AVAILABLE
 from modelweights_operator.domain import gate, names, policies
 from modelweights_operator.domain.plan import Event, Plan, make_plan
 from modelweights_operator.domain.snapshot import Node, Owner, Policy, Snapshot, StagingJob, StagingPod
+from modelweights_operator.domain.turns import Turns
 from modelweights_operator.kube import apply, convert, gather, paths
 from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
 from modelweights_operator.kube.informer import Informer, Item
@@ -62,7 +63,7 @@ class Reconciler:
             storage_classes=settings.storage_classes,
             fetch=settings.fetch,
         )
-        self._admission = asyncio.Lock()
+        self._admission, self._turns = asyncio.Lock(), Turns()
         self._models: WorkQueue[Key] = WorkQueue(self._reconcile_model)
         self._gates: WorkQueue[Key] = WorkQueue(self._reconcile_gate)
         self._keys: dict[str, Key] = {}
@@ -187,6 +188,7 @@ class Reconciler:
             self._api, key, nodes=self._nodes.values(), jobs=self._jobs, pods=self._pods, policy=self._policy, now=now
         )
         if snapshot is None:
+            self._turns.forget("/".join(key))
             await self._sweep_labels()
             return None
         if snapshot.owner.deleting:
@@ -206,13 +208,14 @@ class Reconciler:
 
         The caps over all objects are looked at and taken by one at a time, or two would both see the last place free.
         """
-        plan = make_plan(snapshot, now)
+        plan, name = make_plan(snapshot, now), f"{snapshot.owner.namespace}/{snapshot.owner.name}"
         fetches = snapshot.owner.spec is not None and snapshot.owner.spec.is_fetched
         async with self._admission if plan.create_jobs and fetches else contextlib.nullcontext():
             if plan.create_jobs and fetches:
                 fetching = gather.fetching(self._jobs, self._pods, self._keys, nodes=snapshot.nodes, now=now)
-                snapshot = replace(snapshot, fetching=fetching)
+                snapshot = replace(snapshot, fetching=fetching, ahead=self._turns.ahead(name, now))
                 plan = make_plan(snapshot, now)
+            self._turns.note(name, plan.waits, served=fetches and bool(plan.create_jobs), now=now)
             refusals = await apply.change_jobs(self._api, snapshot.owner, plan, self._jobs.expect)
         if refusals:
             plan = make_plan(replace(snapshot, refusals=refusals), now)

@@ -158,6 +158,12 @@ class Team:
         status = {"phase": "Running", "initContainerStatuses": statuses}
         self.admin.patch(f"{core_path(self.namespace, 'pods', name)}/status", {"status": status})
 
+    def cannot_schedule(self, job: Json, why: str) -> None:
+        """Play the scheduler that finds no node for the Job's pod."""
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
+        status = {"phase": "Pending", "conditions": [condition]}
+        self.admin.patch(f"{core_path(self.namespace, 'pods', self._make_pod(job))}/status", {"status": status})
+
     def _make_pod(self, job: Json) -> str:
         """The Job's pod, unless it is there; its name."""
         metadata, template = job["metadata"], job["spec"]["template"]

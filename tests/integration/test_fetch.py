@@ -106,6 +106,32 @@ def test_one_node_fetches_one_at_a_time(team: Team) -> None:
     poll("two has its Job", lambda: len(team.jobs()) == 2)
 
 
+def test_a_small_one_goes_before_the_next_node_of_a_large_one(team: Team) -> None:
+    """The large one's end wakes it at once, and others look every ten seconds only: it would take each place that is free."""
+    for node in ("a", "b", "c", "d", "e"):
+        team.add_node(node)
+    commit, host = {"revision": COMMIT}, "kubernetes.io/hostname"
+    team.label_node("e", {"team": f"{team.namespace}-other"})
+    hub(team, "large", of=commit)
+    jobs = [team.wait_for_job("a"), team.wait_for_job("b")]
+    hub(team, "small", of=commit, placement={"nodeSelector": {host: f"host-{team.node_name('e')}"}})
+    poll("e waits", lambda: "maxConcurrentPerHost" in entry(team, "e", "small").get("message", ""))
+    team.end_fetch(jobs[0], COMMIT)
+    poll("one of the two got it", lambda: team.job_of("c") or team.job_of("e"))
+    team.end_fetch(jobs[1], COMMIT)
+    team.wait_for_job("e")
+    assert team.job_of("d") is None
+
+
+def test_a_pod_that_cannot_be_scheduled_keeps_no_other_from_its_node(team: Team) -> None:
+    team.add_node("a")
+    hub(team, "one", of={"revision": COMMIT})
+    team.cannot_schedule(team.wait_for_job("a"), 'persistentvolumeclaim "models" not found')
+    hub(team, "two", of={"revision": COMMIT})
+    poll("two has its Job", lambda: len(team.jobs()) == 2)
+    assert entry(team, "a", "one")["reason"] == "Unschedulable"
+
+
 def test_a_gated_repository_stalls_and_says_so(team: Team) -> None:
     team.add_node("a")
     hub(team, of={"tokenSecretRef": {"name": "not-there"}})

@@ -28,10 +28,11 @@ _NAMED: Final = 3
 
 @dataclass
 class Admission:
-    """The Jobs to be made, the entries with who waits for what, and when to look again."""
+    """The Jobs to be made, the entries with who waits for what, for which node or host, and when to look again."""
 
     entries: dict[str, api.NodeStatus]
     created: list[manifests.Manifest] = field(default_factory=list)
+    waits: list[Fetch] = field(default_factory=list)
     again_after_seconds: float | None = None
 
     def add(self, node: Node, attempt: int, snapshot: Snapshot, spec: api.Spec, revision: str) -> None:
@@ -79,7 +80,9 @@ def admit(
             why = f"waits for its turn: maxConcurrentNodes is {spec.placement.max_concurrent_nodes}"
         elif refusal or looking:
             why = refusal or "waits until the first node has found out which revision the source has"
-        elif why := caps.refuse(node):
+        elif refused := caps.refuse(node):
+            why, wait = refused
+            outcome.waits.append(wait)
             outcome.again_after_seconds = QUEUED_AGAIN_SECONDS
         if why:
             outcome.entries[node.name] = entries[node.name].model_copy(update={"message": why})
@@ -131,25 +134,38 @@ class _Caps:
         self._host = storage.source_host(spec, snapshot.policy) if self._fetches else ""
         self._owner = f"{snapshot.owner.namespace}/{snapshot.owner.name}"
         self._fetching = list(snapshot.fetching)
+        self._ahead = snapshot.ahead
 
-    def refuse(self, node: Node) -> str:
-        """Why the node has to wait; "" when it hasn't."""
+    def refuse(self, node: Node) -> tuple[str, Fetch] | None:
+        """Why the node has to wait, and for what; None when it hasn't to."""
         if not self._fetches:
-            return ""
+            return None
         here = [fetch for fetch in self._fetching if fetch.node == node.name]
-        if len(here) >= self._settings.max_concurrent_per_node:
+        before = _owners(fetch for fetch in self._ahead if fetch.node == node.name)
+        if len(here) + len(before) >= self._settings.max_concurrent_per_node:
             cap = f"fetch.maxConcurrentPerNode is {self._settings.max_concurrent_per_node}"
-            return f"waits for its turn: {cap}, and {_who(here)} fetch(es) here"
+            return _waits(cap, here, "here", before), Fetch("", self._owner, "", node.name)
         there = [fetch for fetch in self._fetching if fetch.host == self._host]
-        if self._host and 0 < self._settings.max_concurrent_per_host <= len(there):
+        before = _owners(fetch for fetch in self._ahead if fetch.host == self._host)
+        if self._host and 0 < self._settings.max_concurrent_per_host <= len(there) + len(before):
             cap = f"fetch.maxConcurrentPerHost is {self._settings.max_concurrent_per_host}"
-            return f"waits for its turn: {cap}, and {_who(there)} fetch(es) from {self._host}"
-        return ""
+            return _waits(cap, there, f"from {self._host}", before), Fetch("", self._owner, self._host, "")
+        return None
 
     def take(self, node: Node) -> None:
         """Count a Job that this plan makes."""
         if self._fetches:
             self._fetching.append(Fetch("", self._owner, self._host, node.name))
+
+
+def _owners(fetching: Iterable[Fetch]) -> list[str]:
+    return sorted({fetch.owner for fetch in fetching})
+
+
+def _waits(cap: str, fetching: list[Fetch], where: str, before: list[str]) -> str:
+    why = [f"{_who(fetching)} fetch(es) {where}"] if fetching else []
+    why += [f"{_list(before)} waited longer"] if before else []
+    return f"waits for its turn: {cap}, and {'; '.join(why)}"
 
 
 def _who(fetching: Iterable[Fetch]) -> str:

@@ -50,10 +50,12 @@ def settings(spec: api.Spec, proven: api.ProvenEngine | None, path: str = "") ->
     on_node = path.startswith("/")
     if on_node:
         found["MODEL_PATH"] = path
-    if spec.storage is not None and spec.storage.layout == "HuggingFaceCache":
+    # By the path and not by spec.storage.layout: until all nodes are staged anew pods are sent to the former one.
+    cache = storage.cache_folder(path) if spec.is_fetched else ""
+    if cache:
         found["HF_HUB_OFFLINE"] = "1"
         if on_node:
-            found["HF_HUB_CACHE"] = storage.cache_folder(path)
+            found["HF_HUB_CACHE"] = cache
     return found
 
 

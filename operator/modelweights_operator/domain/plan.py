@@ -26,7 +26,7 @@ from modelweights_operator.domain import (
 from modelweights_operator.domain.conditions import Assessment, Trouble
 from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.sizes import human_bytes
-from modelweights_operator.domain.snapshot import Node, Snapshot
+from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Plan:
         status: The whole status as it is to be.
         finished_jobs: Names of good Jobs, deleted once the status was written.
         events: Events on transitions.
+        waits: For which nodes and hosts it waits, that others fetch on and from.
         again_after_seconds: When to look again though nothing happened; None for never.
     """
 
@@ -62,6 +63,7 @@ class Plan:
     config_map: manifests.Manifest | None = None
     finished_jobs: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
+    waits: tuple[Fetch, ...] = ()
     again_after_seconds: float | None = None
 
 
@@ -103,6 +105,7 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
         label_nodes=_labels(snapshot, holding),
         config_map=_config_map(snapshot, spec, published, entries),
         finished_jobs=tuple(name for decision in decisions.values() for name in decision.finished_jobs),
+        waits=tuple(admitted.waits),
         again_after_seconds=_again(decisions, admitted.again_after_seconds),
     )
     return replace(plan, events=_events(snapshot, status))

@@ -211,5 +211,7 @@ class Snapshot:
     """Per node name, why the API server refused its Job a moment ago."""
     fetching: tuple[Fetch, ...] = ()
     """All Jobs of the cluster that fetch at the moment, this object's among them."""
+    ahead: tuple[Fetch, ...] = ()
+    """What other objects wait for that go before this one, see `turns`."""
     write_refusal: str = ""
     """Why the API server refused a moment ago what has to be there before the status says so; "" when it didn't."""

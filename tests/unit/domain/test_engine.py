@@ -96,6 +96,17 @@ def test_a_cache_is_named_where_engines_look_for_one_and_the_hub_is_left_alone()
     assert found["HF_HUB_OFFLINE"] == "1"
 
 
+@pytest.mark.parametrize("layout", ["Plain", "HuggingFaceCache"])
+def test_while_the_layout_changes_the_cache_is_told_of_by_where_pods_are_sent(layout: str) -> None:
+    spec = make_fetch_spec(storage={"layout": layout})
+    plain = f"/data/team/llama/{'a' * 64}"
+    cached = f"{plain}/models--org--name/snapshots/{COMMIT_A}"
+    assert not {"HF_HUB_OFFLINE", "HF_HUB_CACHE"} & engine.settings(spec, None, plain).keys()
+    assert engine.settings(spec, None, cached)["HF_HUB_CACHE"] == plain
+    in_place = make_spec()
+    assert "HF_HUB_OFFLINE" not in engine.settings(in_place, None, f"/models/models--org--name/snapshots/{COMMIT_A}")
+
+
 def test_a_cache_in_a_claim_depends_on_the_engines_mount() -> None:
     spec = make_fetch_spec(storage={"class": "shared", "layout": "HuggingFaceCache"})
     found = engine.settings(spec, None, f"claim:models/llama/{'a' * 64}/models--org--name/snapshots/{COMMIT_A}")
