@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from modelweights_operator import errors
 from modelweights_operator.api.v1alpha1 import AVAILABLE
-from modelweights_operator.domain import gate, names, policies
+from modelweights_operator.domain import failures, gate, names, policies
 from modelweights_operator.domain.plan import Event, Plan, make_plan
 from modelweights_operator.domain.snapshot import Node, Owner, Policy, Snapshot, StagingJob, StagingPod
 from modelweights_operator.domain.turns import Turns
@@ -66,6 +66,7 @@ class Reconciler:
         self._admission, self._turns = asyncio.Lock(), Turns()
         self._models: WorkQueue[Key] = WorkQueue(self._reconcile_model)
         self._gates: WorkQueue[Key] = WorkQueue(self._reconcile_gate)
+        self._stuck: dict[Key, set[str]] = {}
         self._keys: dict[str, Key] = {}
         self._nodes: dict[str, Node] = {}
         self._nodes_complete = asyncio.Event()
@@ -189,12 +190,14 @@ class Reconciler:
         )
         if snapshot is None:
             self._turns.forget("/".join(key))
+            self._stuck.pop(key, None)
             await self._sweep_labels()
             return None
         if snapshot.owner.deleting:
             # In the foreground: whatever were made for it now, the garbage collector would have to remove again.
             self._wake_gates(key)
             return None
+        self._stuck[key] = {f"{key[0]}/{job.name}" for job in snapshot.jobs if failures.is_stuck(job)}
         snapshot, plan, refusals = await self._plan_jobs(snapshot, now)
         write_refusal = await apply.prepare(self._api, snapshot, plan)
         if write_refusal:
@@ -212,7 +215,14 @@ class Reconciler:
         fetches = snapshot.owner.spec is not None and snapshot.owner.spec.is_fetched
         async with self._admission if plan.create_jobs and fetches else contextlib.nullcontext():
             if plan.create_jobs and fetches:
-                fetching = gather.fetching(self._jobs, self._pods, self._keys, nodes=snapshot.nodes, now=now)
+                fetching = gather.fetching(
+                    self._jobs,
+                    self._pods,
+                    self._keys,
+                    nodes=snapshot.nodes,
+                    stuck=set().union(*self._stuck.values()),
+                    now=now,
+                )
                 snapshot = replace(snapshot, fetching=fetching, ahead=self._turns.ahead(name, now))
                 plan = make_plan(snapshot, now)
             self._turns.note(name, plan.waits, served=fetches and bool(plan.create_jobs), now=now)

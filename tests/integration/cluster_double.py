@@ -164,6 +164,20 @@ class Team:
         status = {"phase": "Pending", "conditions": [condition]}
         self.admin.patch(f"{core_path(self.namespace, 'pods', self._make_pod(job))}/status", {"status": status})
 
+    def warn(self, job: Json, why: str) -> None:
+        """Play the Job controller that can't make the Job's pod."""
+        metadata = job["metadata"]
+        involved = {"apiVersion": "batch/v1", "kind": "Job", "namespace": self.namespace}
+        event = {
+            "metadata": {"name": f"{metadata['name']}.refused"},
+            "involvedObject": {**involved, "name": metadata["name"], "uid": metadata["uid"]},
+            "type": "Warning",
+            "reason": "FailedCreate",
+            "message": why,
+            "lastTimestamp": metadata["creationTimestamp"],
+        }
+        self.admin.create(core_path(self.namespace, "events"), event)
+
     def _make_pod(self, job: Json) -> str:
         """The Job's pod, unless it is there; its name."""
         metadata, template = job["metadata"], job["spec"]["template"]

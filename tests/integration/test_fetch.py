@@ -132,6 +132,16 @@ def test_a_pod_that_cannot_be_scheduled_keeps_no_other_from_its_node(team: Team)
     assert entry(team, "a", "one")["reason"] == "Unschedulable"
 
 
+def test_a_job_that_gets_no_pod_keeps_no_other_from_its_node(team: Team) -> None:
+    team.add_node("a")
+    hub(team, "one", of={"revision": COMMIT})
+    job = team.wait_for_job("a")
+    team.warn(job, 'pods "x" is forbidden: violates PodSecurity "restricted:latest"')
+    hub(team, "two", of={"revision": COMMIT})
+    poll("two has its Job", lambda: len(team.jobs()) == 2, seconds=25)
+    assert "PodSecurity" in entry(team, "a", "one")["message"]
+
+
 def test_a_gated_repository_stalls_and_says_so(team: Team) -> None:
     team.add_node("a")
     hub(team, of={"tokenSecretRef": {"name": "not-there"}})

@@ -269,23 +269,7 @@ def test_what_a_quota_refuses_to_write_is_told_and_the_rest_is_done(team: Team) 
 def test_why_no_pod_can_be_made_is_read_from_the_jobs_events(team: Team) -> None:
     team.add_node("a")
     team.create_model()
-    job = team.wait_for_job("a")["metadata"]
-    involved = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "namespace": team.namespace,
-        "name": job["name"],
-        "uid": job["uid"],
-    }
-    event = {
-        "metadata": {"name": "refused"},
-        "involvedObject": involved,
-        "type": "Warning",
-        "reason": "FailedCreate",
-        "message": "exceeded quota: pods=0",
-        "lastTimestamp": job["creationTimestamp"],
-    }
-    team.admin.create(core_path(team.namespace, "events"), event)
+    team.warn(team.wait_for_job("a"), "exceeded quota: pods=0")
     assert "exceeded quota: pods=0" in team.wait_for("Stalled", "True", "PodRejected", seconds=25)
 
 

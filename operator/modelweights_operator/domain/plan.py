@@ -9,6 +9,7 @@ engine's ConfigMap and the node labels are there before the status says Availabl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Final
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import (
@@ -27,6 +28,9 @@ from modelweights_operator.domain.conditions import Assessment, Trouble
 from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.sizes import human_bytes
 from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
+
+_MESSAGES_BYTES: Final = 320_000
+"""Of all nodes together: 2,000 of them leave 160 bytes for each, 300 leave all that a message may have."""
 
 
 @dataclass(frozen=True)
@@ -346,9 +350,20 @@ def _status(
             ready_ratio=f"{ready}/{len(entries)}",
             size=human_bytes(published.size_bytes) if published else "",
         ),
-        nodes=dict(entries),
+        nodes=_bounded(entries),
         conditions=evaluated,
     )
+
+
+def _bounded(entries: Mapping[str, api.NodeStatus]) -> dict[str, api.NodeStatus]:
+    """With messages that fit one object together: etcd takes 1.5 MiB of it, and past that no status is written at all."""
+    limit = _MESSAGES_BYTES // max(len(entries), 1)
+    return {
+        name: entry
+        if len(entry.message.encode()) <= limit
+        else entry.model_copy(update={"message": entry.message.encode()[: limit - 3].decode(errors="ignore") + "…"})
+        for name, entry in entries.items()
+    }
 
 
 def _events(snapshot: Snapshot, status: api.Status) -> tuple[Event, ...]:

@@ -4,7 +4,7 @@ Called by the reconciler. The object itself is read afresh each time, so that no
 and pods come from the informers, whose lag is harmless since Jobs have deterministic names.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -67,6 +67,7 @@ def fetching(
     owners: Mapping[str, tuple[str, str]],
     *,
     nodes: Iterable[Node],
+    stuck: Collection[str],
     now: datetime,
 ) -> tuple[Fetch, ...]:
     """Who fetches at the moment, in the whole cluster: Jobs that do it, or are about to. No I/O.
@@ -76,6 +77,7 @@ def fetching(
         pods: Their pods.
         owners: Namespace and name of each ModelWeights by its UID.
         nodes: All nodes. What runs on one that isn't ready ends by nobody's report, so it holds no place.
+        stuck: Namespace and name of Jobs of which events tell that they can't begin.
         now: The time.
     """
     alive = {node.name for node in nodes if node.ready}
@@ -88,11 +90,15 @@ def fetching(
             node=job.node_name,
         )
         for job in candidates
-        if _fetches(replace(job, pods=tuple(pods.group(f"{job.namespace}/{job.name}"))), now)
+        if _fetches(
+            replace(job, pods=tuple(pods.group(f"{job.namespace}/{job.name}"))),
+            stuck=f"{job.namespace}/{job.name}" in stuck,
+            now=now,
+        )
     )
 
 
-def _fetches(job: StagingJob, now: datetime) -> bool:
+def _fetches(job: StagingJob, *, stuck: bool, now: datetime) -> bool:
     """Whether its step `fetch` runs, or is about to.
 
     One that can't begin (no image, no volume, no room on the node, a quota, a queue) would else keep all others from the
@@ -105,7 +111,7 @@ def _fetches(job: StagingJob, now: datetime) -> bool:
         return False
     begun = max([job.created_at, *(pod.created_at for pod in job.pods)])
     allowed = _STARTS_WITHIN if job.pods or job.suspended else _POD_WITHIN
-    return not failures.is_stuck(job) and now - begun < allowed
+    return not stuck and not failures.is_stuck(job) and now - begun < allowed
 
 
 def _is_running(pod: StagingPod) -> bool:

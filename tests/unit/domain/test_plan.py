@@ -1,12 +1,15 @@
 """The plan of one ModelWeights: which nodes get a Job, and what becomes of those that go."""
 
+import json
 from typing import Any
 
 import pytest
 
+from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.snapshot import StagingJob
 from tests.unit.domain.plans import LABEL, OURS, A, B, C, is_true, job_nodes, plan_of, reasons, states, with_spec
 from tests.unit.domain.samples import (
+    ago,
     failed_job,
     failure_text,
     make_entry,
@@ -100,3 +103,23 @@ def test_an_orphaned_job_that_goes_already_is_not_deleted_twice() -> None:
 def test_a_job_whose_annotations_were_taken_off_goes() -> None:
     job = make_job(A, node_name="", node_uid="")
     assert plan_of(make_snapshot(nodes=(A,), jobs=(job,))).delete_jobs == (job.name,)
+
+
+@pytest.mark.parametrize(("number", "limit"), [(300, 1024), (2000, 160)])
+def test_messages_of_many_nodes_fit_one_object(number: int, limit: int) -> None:
+    """The store takes 1.5 MiB: with 2,000 long messages no status at all could be written."""
+    nodes = tuple(make_node(f"node-{index:04}.{'x' * 40}") for index in range(number))
+    changes: dict[str, Any] = {
+        "state": "Failed",
+        "reason": "NoRoom",
+        "attempts": 1,
+        "exit_code": 40,
+        "message": "é" * 512,
+    }
+    entries = {node.name: make_entry(node, **changes, last_transition_time=rfc3339(ago(1))) for node in nodes}
+    plan = plan_of(with_spec(make_spec(), *nodes, status=make_status(entries)))
+    assert {len(entry.message.encode()) for entry in plan.status.nodes.values()} <= {limit, limit - 1}
+    written = json.dumps(plan.status.model_dump(mode="json", by_alias=True, exclude_defaults=True), ensure_ascii=False)
+    assert len(written.encode()) < 1_200_000
+    again = plan_of(with_spec(make_spec(), *nodes, status=plan.status))
+    assert again.status.nodes == plan.status.nodes

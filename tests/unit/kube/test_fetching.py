@@ -27,7 +27,9 @@ WAITS = ContainerState("fetch", waiting_reason="PodInitializing")
 HERE = make_node("node-a")
 
 
-def counted(*pods: StagingPod, nodes: tuple[Node, ...] = (HERE,), **changes: Any) -> tuple[Fetch, ...]:
+def counted(
+    *pods: StagingPod, nodes: tuple[Node, ...] = (HERE,), stuck: bool = False, **changes: Any
+) -> tuple[Fetch, ...]:
     """With one Job, which has these pods."""
     job = make_job(HERE, make_fetch_spec(), source_host="hub", **changes)
     # No request is made: the connection isn't there.
@@ -36,7 +38,9 @@ def counted(*pods: StagingPod, nodes: tuple[Node, ...] = (HERE,), **changes: Any
     jobs._put(("team", job.name), Item(f"team/{OWNER_UID}", job))
     for number, pod in enumerate(pods):
         found._put(("team", f"{job.name}-{number}"), Item(f"team/{job.name}", pod))
-    return fetching(jobs, found, {OWNER_UID: ("team", "llama")}, nodes=nodes, now=NOW)
+    return fetching(
+        jobs, found, {OWNER_UID: ("team", "llama")}, nodes=nodes, stuck={f"team/{job.name}"} if stuck else (), now=NOW
+    )
 
 
 def test_a_fetch_is_told_with_whose_where_and_from_where() -> None:
@@ -97,3 +101,9 @@ def test_what_cannot_begin_holds_no_place(pods: tuple[StagingPod, ...], changes:
 @pytest.mark.parametrize("nodes", [(), (replace(HERE, ready=False),)], ids=["gone", "not ready"])
 def test_a_node_that_is_lost_holds_no_place(nodes: tuple[Node, ...]) -> None:
     assert counted(make_pod(RUNS), nodes=nodes) == ()
+
+
+def test_what_events_say_of_one_that_cannot_begin_counts_until_it_runs() -> None:
+    assert len(counted(make_pod(WAITS))) == 1
+    assert counted(make_pod(WAITS), stuck=True) == ()
+    assert len(counted(make_pod(RUNS), stuck=True)) == 1
