@@ -141,7 +141,7 @@ def describe(job: StagingJob, text: str) -> Failure:
             OUT_OF_MEMORY_EXIT_CODE,
         )
     if failed is not None:
-        tail = " ".join(failed.message.split())[-400:] or "no output"
+        tail = " ".join(reports.plain(failed.message).split())[-400:] or "no output"
         return Failure("StepFailed", f"step {failed.name} ended with {failed.exit_code}: {tail}", failed.exit_code or 0)
     for pod in job.pods:
         if pod.reason:

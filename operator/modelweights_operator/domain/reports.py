@@ -4,15 +4,23 @@ Called by the planner. The keys are those that `modelweights-loader` documents; 
 """
 
 import json
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from modelweights_operator.api.v1alpha1 import MAX_RANKS
 
 # What the status can hold: a figure past it would have the API server reject the whole status, for ever.
 _MOST: Final = 2**53
+
+
+def plain(text: str) -> str:
+    """With spaces for what terminals would act on, or show otherwise than it is: control characters, changes of direction."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+_Text = Annotated[str, AfterValidator(plain)]
 
 
 class EngineReport(BaseModel):
@@ -37,8 +45,8 @@ class Report(BaseModel):
 
     step: str = Field(default="", max_length=32)
     exit_code: int = Field(default=0, ge=0, le=255)
-    reason: str = Field(default="", max_length=128)
-    message: str = Field(default="", max_length=1024)
+    reason: str = Field(default="", pattern=r"^([A-Za-z][A-Za-z0-9]{0,127})?$")
+    message: _Text = Field(default="", max_length=1024)
     manifest_digest: str = Field(default="", pattern=r"^(sha256:[0-9a-f]{64})?$")
     file_count: int = Field(default=0, ge=0, le=_MOST)
     size_bytes: int = Field(default=0, ge=0, le=_MOST)
@@ -52,7 +60,7 @@ class Report(BaseModel):
     engine: EngineReport | None = None
     # Of the step fetch.
     revision: str = Field(default="", max_length=128)
-    described: str = Field(default="", max_length=1024)
+    described: _Text = Field(default="", max_length=1024)
     fetch_seconds: float | None = Field(default=None, ge=0, le=_MOST)
     fetched_bytes: int = Field(default=0, ge=0, le=_MOST)
 

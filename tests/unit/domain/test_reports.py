@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelweights_operator.api.v1alpha1 import NodeStatus
-from modelweights_operator.domain import names, policies, reports
+from modelweights_operator.domain import failures, names, policies, reports
 from modelweights_operator.domain.snapshot import ContainerState, StagingJob
 from tests.unit.domain.samples import DIGEST_A, NOW, ago, make_job, make_node, make_pod, make_spec, report_text
 
@@ -128,3 +128,23 @@ def test_the_last_report_is_joined_by_the_figures_of_the_fetch_and_wins() -> Non
 )
 def test_what_is_no_report_joins_nothing(final: str, fetched: str) -> None:
     assert reports.join(final, fetched) == final
+
+
+HOSTILE = "gone\x1b[2J\n\x00\u202etxet"
+
+
+def test_what_a_terminal_would_act_on_is_not_passed_on() -> None:
+    found = reports.parse(report_text(message=HOSTILE, described=HOSTILE))
+    assert found is not None
+    assert (found.message, found.described) == ("gone [2J   txet", "gone [2J   txet")
+    assert failures.describe(job_that_said(HOSTILE), "").message == "step validate ended with 1: gone [2J txet"
+
+
+@pytest.mark.parametrize("reason", ["two words", "a\x1b[2J", "x" * 129, "1st", "a\n"])
+def test_a_reason_that_is_no_word_is_no_report(reason: str) -> None:
+    assert reports.parse(report_text(reason=reason)) is None
+
+
+def job_that_said(text: str) -> StagingJob:
+    end = ContainerState("validate", exit_code=1, message=text)
+    return make_job(state="Failed", pods=(make_pod(end, phase="Failed"),))
