@@ -19,6 +19,7 @@ FETCH: Final = "fetch"
 CA_VARIABLE: Final = "MODELWEIGHTS_EXTRA_CA"
 
 _MARKER_MOUNT: Final = "/run/modelweights/markers"
+_PREPARED_MOUNT: Final = "/run/modelweights/prepared"
 _RESULTS_MOUNT: Final = "/run/modelweights/results"
 _SECRETS_MOUNT: Final = "/run/modelweights/secrets"
 """Below it by the Secret's name and key, so that the loader's messages name them."""
@@ -52,7 +53,7 @@ def volumes(staging: Staging) -> list[Manifest]:
     spec, location = staging.spec, staging.location
     if not spec.is_fetched:
         return [_in_place(spec, location), *_scratch(_SMALL_TMP)]
-    return [_home(staging), *_scratch(_FETCH_TMP), *_copied(staging), *_secrets(spec)]
+    return [_home(staging), *_prepared(location), *_scratch(_FETCH_TMP), *_copied(staging), *_secrets(spec)]
 
 
 def _scratch(tmp_size: str) -> list[Manifest]:
@@ -82,6 +83,18 @@ def _home(staging: Staging) -> Manifest:
     if storage_class.claim:
         return {"name": "model", "persistentVolumeClaim": {"claimName": storage_class.claim}}
     return {"name": "model", "hostPath": {"path": storage_class.root, "type": "Directory"}}
+
+
+def _prepared(location: ModelLocation) -> list[Manifest]:
+    """Of a class's root: holds the pod back until the root is prepared.
+
+    In one that isn't as yet, on a node that has just joined, the kubelet would make the subPath as root's alone, and no
+    staging could ever write there.
+    """
+    if not location.marked:
+        return []
+    path = f"{location.marker_root}/{storage.MARKER_FOLDER}"
+    return [{"name": "prepared", "hostPath": {"path": path, "type": "Directory"}}]
 
 
 def _copied(staging: Staging) -> list[Manifest]:
@@ -242,6 +255,9 @@ def _mounts(staging: Staging, step: str) -> list[Manifest]:
     ]
     if step == "report" and location.marked:
         mounts.append({"name": "model", "mountPath": _MARKER_MOUNT, "subPath": storage.MARKER_FOLDER})
+        if staging.spec.is_fetched:
+            # Only a volume that a step mounts is waited for.
+            mounts.append({"name": "prepared", "mountPath": _PREPARED_MOUNT, "readOnly": True})
     if step == FETCH:
         mounts += _source_mounts(staging)
     return mounts

@@ -147,6 +147,18 @@ def test_only_fetch_writes_the_home_and_it_sees_no_other_of_the_root(spec: Any) 
     assert arguments[arguments.index("--marker-root") + 1] == "/data"
 
 
+def test_a_fetch_waits_for_a_root_that_is_prepared() -> None:
+    job = build(FETCHED["hub"])
+    prepared = {"name": "prepared", "hostPath": {"path": "/data/.modelweights", "type": "Directory"}}
+    assert prepared in pod_of(job)["volumes"]
+    mounted = [
+        mount for step in steps_of(job).values() for mount in step["volumeMounts"] if mount["name"] == "prepared"
+    ]
+    assert mounted == [{"name": "prepared", "mountPath": "/run/modelweights/prepared", "readOnly": True}]
+    in_place = build(make_spec())
+    assert not [volume for volume in pod_of(in_place)["volumes"] if volume["name"] == "prepared"]
+
+
 def test_with_a_claims_class_nothing_of_the_node_is_mounted() -> None:
     spec = make_fetch_spec(HUB, storage={"class": "shared"})
     job = build(spec, SITE)
