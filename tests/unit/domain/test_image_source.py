@@ -233,8 +233,9 @@ def with_volume(*containers: ContainerState, **changes: Any) -> StagingPod:
         (with_volume(waits("InvalidImageName")), "ImagePullFailed", "image loader:1 can't be pulled"),
         (with_volume(waits("CreateContainerError", "mkdir : no such file or directory")),
          "ContainerCreateFailed", f"mounts the image {REFERENCE} as a volume: image volumes need the feature gate"),
-        (with_volume(waits("Waiting"), message="no volume plugin matched"),
-         "VolumeNotReady", f"no volume plugin matched (the pod mounts the image {REFERENCE} as a volume"),
+        # As a kubelet without the feature gate says it.
+        (with_volume(waits("PodInitializing"), message='failed to get Plugin from volumeSpec for volume "model" err=no volume plugin matched'),
+         "VolumeNotReady", f"err=no volume plugin matched (the pod mounts the image {REFERENCE} as a volume"),
     ],
 )  # fmt: skip
 def test_an_image_that_cannot_be_mounted_is_named(pod: StagingPod, reason: str, expected: str) -> None:
