@@ -120,9 +120,9 @@ def run(arguments: argparse.Namespace) -> Outcome:
 def _run(arguments: argparse.Namespace, ca_file: str | None) -> Outcome:
     from modelweights_loader.fetch.fetching import PLANNED, fetch  # noqa: PLC0415 - see the package's docstring
     from modelweights_loader.progress import make_progress_printer  # noqa: PLC0415
-    from modelweights_loader.sources.open_source import open_source  # noqa: PLC0415
+    from modelweights_loader.sources.open_source import open_when_asked  # noqa: PLC0415
 
-    source = open_source(arguments.source, _source_options(arguments, ca_file))
+    source = open_when_asked(arguments.source, _source_options(arguments, ca_file))
     try:
         result = fetch(
             arguments.path,

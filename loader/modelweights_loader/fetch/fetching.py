@@ -178,11 +178,9 @@ class _Run:
             home = opened.enter_context(open_home(self._path, make=True))
             fetch_folder = opened.enter_context(home.folder(FETCH_FOLDER, make=True))
             opened.enter_context(hold_lock(fetch_folder, self._options.lock_seconds, self._say))
-            if _PINNED.fullmatch(self._options.revision):
-                # Nobody need be asked for what can't change: this works also while the source is away.
-                found = self._find_published(home, self._key(self._options.revision))
-                if found is not None:
-                    return found
+            found = self._find_pinned(home)
+            if found is not None:
+                return found
             listing = self._list()
             key = self._key(listing.revision)
             found = self._find_published(home, key)
@@ -197,6 +195,8 @@ class _Run:
             home = opened.enter_context(open_home(self._path, make=False))
         except FileNotFoundError:
             home = None
+        if home is not None and (found := self._find_pinned(home, finish=False)) is not None:
+            return found
         listing = self._list()
         key = self._key(listing.revision)
         if home is not None and (found := self._find_published(home, key, finish=False)) is not None:
@@ -217,6 +217,11 @@ class _Run:
     def _key(self, revision: str) -> str:
         options = self._options
         return _hash([self._source_id, revision, list(options.include), list(options.exclude), options.layout])
+
+    def _find_pinned(self, home: Folder, *, finish: bool = True) -> FetchResult | None:
+        """Nobody need be asked for what can't change: this works also while the source is away."""
+        is_pinned = _PINNED.fullmatch(self._options.revision)
+        return self._find_published(home, self._key(self._options.revision), finish=finish) if is_pinned else None
 
     def _find_published(self, home: Folder, key: str, *, finish: bool = True) -> FetchResult | None:
         """What an earlier run published, if all of it is still there; else notes what of it is damaged."""

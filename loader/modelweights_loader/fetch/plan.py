@@ -167,6 +167,11 @@ def check_room(folder: str, plan: Plan, reserve: Reserve) -> None:
         )
         figures: dict[str, object] = {"neededBytes": plan.needed_bytes, "freeBytes": free, "reserveBytes": kept}
         raise NoRoomError(message, reason="NoRoom", figures=figures)
+    new_files = sum(one.state == FETCH for one in plan.files)
+    # File systems that make inodes as they need them say 0 of all.
+    if status.f_files and status.f_favail < new_files:
+        message = f"{new_files} files are to be made, but the disk of {folder} has inodes for {status.f_favail}; remove files, or take another disk"
+        raise NoRoomError(message, reason="NoRoom", figures={"neededFiles": new_files, "freeFiles": status.f_favail})
 
 
 def find_existing_parent(path: str) -> str:

@@ -11,7 +11,9 @@ from modelweights_loader.errors import UsageError, WillNotWorkError
 from modelweights_loader.sources.redaction import redact_url
 
 if TYPE_CHECKING:
-    from modelweights_loader.sources.contract import Source, SourceOptions
+    from collections.abc import Iterator
+
+    from modelweights_loader.sources.contract import Listing, RemoteFile, Source, SourceOptions
 
 _OBJECT_STORES = {"s3", "gs", "az", "https", "http"}
 SCHEMES = ("hf", "s3", "gs", "az", "https", "http", "file")
@@ -40,6 +42,43 @@ def open_source(url: str, options: SourceOptions) -> Source:
     if scheme in _OBJECT_STORES:
         return _make("modelweights_loader.sources.objectstore", "ObjectStoreSource", url, options)
     return _make("modelweights_loader.sources.huggingface", "HuggingFaceSource", rest.strip("/"), options)
+
+
+def open_when_asked(url: str, options: SourceOptions) -> Source:
+    """Opens a source; what it lacks shows when it is asked: all may be on this node already, and nobody need be asked.
+
+    Args:
+        url: As for `open_source`.
+        options: Likewise.
+
+    Returns:
+        The source; the caller closes it.
+
+    Raises:
+        UsageError: As for `open_source`.
+    """
+    try:
+        return open_source(url, options)
+    except WillNotWorkError as error:
+        return _RefusingSource(error)
+
+
+class _RefusingSource:
+    """In the place of one whose Secret, authorities or library are missing."""
+
+    def __init__(self, error: WillNotWorkError) -> None:
+        self._error = error
+
+    def list_files(self) -> Listing:
+        """Says what is missing."""
+        raise self._error
+
+    def read_range(self, _file: RemoteFile, _begin: int, _end: int) -> Iterator[bytes | memoryview]:
+        """Says what is missing."""
+        raise self._error
+
+    def close(self) -> None:
+        """Does nothing."""
 
 
 def _open_folder(url: str, rest: str, options: SourceOptions) -> Source:

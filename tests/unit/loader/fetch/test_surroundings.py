@@ -24,7 +24,7 @@ from tests.filesystems.loop import mount_image
 from tests.polling import wait_for
 from tests.unit.loader.conftest import LOADER, run_loader
 from tests.unit.loader.fetch.conftest import MIB, QUICK, read_published
-from tests.unit.loader.fetch.scripted_source import ScriptedSource, make_checkpoint
+from tests.unit.loader.fetch.scripted_source import COMMIT, ScriptedSource, make_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,6 +85,21 @@ def test_disk_that_takes_no_more_ends_it_and_is_not_the_sources_fault(disk: Path
     )
     assert (40, "NoRoom") == (ended.returncode, ended.stderr.splitlines()[-1].split(": ")[1]), ended.stderr
     assert 0 == run_loader(*given).code
+
+
+def test_disk_without_inodes_is_said_before_the_first_byte(disk: Path) -> None:
+    with mount_image("ext4", disk / "image", disk / "mounted", 16 * MIB) as mounted:
+        free = os.statvfs(mounted).f_favail
+        for number in range(free - 6):
+            (mounted / str(number)).touch()
+        source = ScriptedSource(make_checkpoint())
+        options = fetching.FetchOptions("hf://org/tiny", download=QUICK, reserve=Reserve(percent=0))
+        with pytest.raises(NoRoomError, match="inodes"):
+            fetching.fetch(str(mounted / "home"), source, options)
+        assert ["model.safetensors.index.json"] == [path for path, _, _ in source.reads]
+        for number in range(30):
+            (mounted / str(number)).unlink()
+        assert "Fetched" == fetching.fetch(str(mounted / "home"), source, options).reason
 
 
 def test_two_fetchers_take_turns_and_one_of_them_fetches(home: Path, fetch_it: Fetch) -> None:
@@ -382,3 +397,27 @@ def test_home_where_no_folder_can_be(tmp_path: Path) -> None:
     (source / "model.safetensors").write_bytes(b"x")
     ended = run_loader("fetch", "/proc/nothing", "--source", f"file://{source}")
     assert (20, "NotWritable") == (ended.code, ended.report["reason"])
+
+
+def test_pinned_checkpoint_that_is_there_needs_nothing_of_its_source(disk: Path) -> None:
+    """No network, no Secret, no authorities, no library; also for the plan."""
+    source = ScriptedSource(make_checkpoint())
+    commit = "sha256:" + "ab" * 32
+    urls = {
+        "hf://org/tiny": ("--token-file", "/nowhere/token", "--endpoint", "http://127.0.0.1:1"),
+        "s3://bucket/tiny": ("--credentials-dir", "/nowhere", "--endpoint", "http://127.0.0.1:1"),
+        "https://127.0.0.1:1/tiny/": ("--ca-file", "/nowhere"),
+    }
+    for number, (url, given) in enumerate(urls.items()):
+        home = disk / str(number)
+        source.revision = COMMIT if number == 0 else commit
+        endpoint = "" if "--endpoint" not in given else given[given.index("--endpoint") + 1]
+        options = fetching.FetchOptions(url, endpoint=endpoint, download=QUICK, reserve=Reserve(percent=0))
+        fetching.fetch(str(home), source, options)
+        arguments: tuple[str | Path, ...] = ("fetch", home, "--source", url, *given, "--revision", source.revision)
+        for extra in ((), ("--dry-run",)):
+            ended = run_loader(*arguments, *extra)
+            assert (0, "AlreadyThere") == (ended.code, ended.report["reason"]), ended.stderr
+        if url.startswith("s3:"):
+            missing = run_loader("fetch", disk / "other", *arguments[2:])
+            assert (20, "SecretMissing") == (missing.code, missing.report["reason"])
