@@ -15,6 +15,7 @@ from modelweights_operator.kube import rights
 from modelweights_operator.kube.client import Api
 from modelweights_operator.settings import from_environment
 from tests.cluster.api import ApiServer
+from tests.cluster.pki import Authority
 from tests.integration.client import Kube
 from tests.integration.conftest import SYSTEM, render
 from tests.polling import poll
@@ -210,7 +211,7 @@ def test_the_roots_of_storage_classes_are_prepared_and_settings_reach_the_operat
 
 
 def test_certificates_reach_the_operator_as_they_are(tmp_path: Path) -> None:
-    pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    pem = Authority(tmp_path / "authority").certificate.read_text(encoding="ascii")
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump({"fetch": {"extraCABundle": pem, "maxBytesPerSecond": "500M"}}))
     manifests = [each for each in yaml.safe_load_all(render("x", values=values)) if each]
