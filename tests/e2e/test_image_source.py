@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.cluster import commands
+from tests.cluster.embedded import Embedded
 from tests.cluster.images import write_image_archive
 from tests.e2e.client import path_of
 from tests.e2e.objects import RESTRICTED, model_weights, stand_in_pod
@@ -48,6 +50,9 @@ def push(site: Site, name_and_tag: str, files: dict[str, tuple[bytes, int]], **l
         return site.cluster.push_image(archive, name_and_tag)
     finally:
         archive.unlink()
+        if isinstance(site.cluster, Embedded):
+            # The store outlives the cluster, and each run's images have tags of their own.
+            commands.run(["buildah", "rmi", f"localhost/{name_and_tag}"], check=False)
 
 
 def image_model(namespace: str, name: str, reference: str, node: str = "", policy: str = "", **spec: Any) -> Json:
