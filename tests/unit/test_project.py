@@ -11,7 +11,7 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts" / "modelweights-operator"
-TIERS = {"unit", "integration", "e2e"}
+TIERS = {"unit", "integration", "e2e", "faults"}
 
 
 def imported_by(statement: str) -> set[str]:
