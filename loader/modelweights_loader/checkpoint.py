@@ -122,7 +122,7 @@ def find_checkpoint(path: str, root: str | None = None) -> Checkpoint:
 def _refuse_home(names: Sequence[str], folder: str) -> None:
     """Says what is meant to those who name where `fetch` publishes, and not what it published."""
     if os.path.isdir(os.path.join(folder, ".fetch")) and not any(name.endswith(".safetensors") for name in names):
-        message = f"{folder} is where fetch publishes; name the folder in it that fetch told, or use --fetched"
+        message = f"{folder} is where fetch publishes; name the folder in it that fetch printed"
         raise BadCheckpointError(message, reason="NoSafetensors")
 
 

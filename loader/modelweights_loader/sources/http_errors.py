@@ -6,6 +6,7 @@ Called by `http_ranges` and those that read answers. Pure but for the clock. Mus
 from __future__ import annotations
 
 import email.utils
+import errno
 import re
 import socket
 import ssl
@@ -24,6 +25,7 @@ _RATE_LIMIT = re.compile(r'"[^"]*"\s*;\s*r\s*=\s*([0-9]{1,9})\s*;\s*t\s*=\s*([0-
 _MAX_WAIT_SECONDS = 24 * 3600.0
 # Not to be tried again: these don't pass by themselves.
 _TLS_PERMANENT = frozenset({"WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUEST", "NO_PROTOCOLS_AVAILABLE"})
+_NOBODY_THERE = frozenset({errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH})
 
 
 class TooSlowError(TimeoutError):
@@ -61,7 +63,8 @@ def explain_network_error(error: Exception, origin: Origin, stall_seconds: float
     if isinstance(error, OSError) and "Tunnel connection failed" in str(error):
         return _explain_proxy(str(error), who)
     if isinstance(error, OSError) and error.errno:
-        return SourceUnavailableError(f"{who}: {describe_os_error(error)}")
+        check = "; check the endpoint and the proxy settings" if error.errno in _NOBODY_THERE else ""
+        return SourceUnavailableError(f"{who}: {describe_os_error(error)}{check}")
     # Its text may be a line of the answer.
     return SourceUnavailableError(f"{who}: the connection ended or the answer is no HTTP ({type(error).__name__})")
 

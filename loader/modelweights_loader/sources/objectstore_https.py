@@ -97,7 +97,7 @@ class HttpsSource:
         )
         missing = sorted(name for name in names.required if entries[name] is None)
         if missing:
-            message = f"{self.url}: {names.said} names {missing[0][:200]!r}, which is not there; write it anew, or put the file there"
+            message = f"{self.url}: {missing[0][:200]!r} is not there (named by {names.said}); check the URL, or put the file there"
             raise WillNotWorkError(message, reason="NotFound")
         return self._finish(files, names.said)
 

@@ -145,7 +145,7 @@ def _index(weight_map: object) -> Callable[[Path], None]:
     [
         (lambda _: None, 30, "NoSafetensors", "download"),
         (_other_formats, 30, "NoSafetensors", "pytorch_model.bin"),
-        (lambda home: (home / ".fetch").mkdir(), 30, "NoSafetensors", "--fetched"),
+        (lambda home: (home / ".fetch").mkdir(), 30, "NoSafetensors", "where fetch publishes"),
         (_unmounted_blob, 20, "DanglingLink", "model.safetensors"),
         (_link_out, 20, "UnsafePath", "/etc/hostname"),
         (_device, 20, "UnsafePath", "/dev/zero"),

@@ -220,7 +220,7 @@ def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         source = HuggingFaceSource(NAME, SourceOptions(endpoint=f"http://127.0.0.1:{taken.getsockname()[1]}"))
-        with pytest.raises(SourceUnavailableError, match="ECONNREFUSED"):
+        with pytest.raises(SourceUnavailableError, match=r"ECONNREFUSED.*; check the endpoint and the proxy settings"):
             source.list_files()
 
 

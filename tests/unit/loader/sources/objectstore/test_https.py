@@ -154,7 +154,7 @@ class TestNames:
             (
                 {"SHA256SUMS": f"{SUM}  gone.bin\n".encode()},
                 "NotFound",
-                "SHA256SUMS names 'gone.bin', which is not there",
+                r"'gone.bin' is not there \(named by SHA256SUMS\); check the URL",
             ),
             ({"SHA256SUMS": b"<html>"}, "BadManifest", "not what sha256sum prints"),
             ({"model.safetensors.index.json": b"{}"}, "BadManifest", "names no shards"),
