@@ -14,7 +14,9 @@ wait for after the mend, long enough to be no burden for the source."""
 LONG_BACKOFF_SECONDS: Final = 600
 """After a failure that no repetition mends, or the sixth of any kind: someone has to act, and needn't tell us."""
 MAX_QUICK_ATTEMPTS: Final = 5
-OUT_OF_MEMORY_EXIT_CODE: Final = 137
+OUT_OF_MEMORY: Final = "OOMKilled"
+"""As the kubelet says it. A step that anything else killed has the same exit code, 137, and is tried again soon."""
+_KILLED_EXIT_CODE: Final = 137
 
 SOURCE_CHANGED: Final = "SourceChanged"
 MENDED_ELSEWHERE: Final = frozenset(
@@ -92,14 +94,14 @@ def backoff_seconds(exit_code: int, attempts: int, reason: str = "") -> float:
     """
     if reason in MENDED_ELSEWHERE:
         return MENDED_BACKOFF_SECONDS
-    if exit_code in (*PERMANENT_EXIT_CODES, OUT_OF_MEMORY_EXIT_CODE) or attempts > MAX_QUICK_ATTEMPTS:
+    if exit_code in PERMANENT_EXIT_CODES or reason == OUT_OF_MEMORY or attempts > MAX_QUICK_ATTEMPTS:
         return LONG_BACKOFF_SECONDS
     return float(FIRST_BACKOFF_SECONDS * 2 ** max(attempts - 1, 0))
 
 
 def needs_someone(exit_code: int, attempts: int, reason: str) -> bool:
     """Whether nothing moves until somebody acts, as far as one can tell."""
-    return reason in MENDED_ELSEWHERE or backoff_seconds(exit_code, attempts) >= LONG_BACKOFF_SECONDS
+    return reason in MENDED_ELSEWHERE or backoff_seconds(exit_code, attempts, reason) >= LONG_BACKOFF_SECONDS
 
 
 def final_report(job: StagingJob) -> str:
@@ -133,12 +135,12 @@ def describe(job: StagingJob, text: str) -> Failure:
         pinned = report.reason == SOURCE_CHANGED and report.exit_code in PERMANENT_EXIT_CODES
         return Failure(report.reason, report.message + (_CHANGED_HINT if pinned else ""), report.exit_code)
     failed = _failed_container(job)
-    if failed is not None and failed.terminated_reason == "OOMKilled":
+    if failed is not None and failed.terminated_reason == OUT_OF_MEMORY:
         return Failure(
-            "OOMKilled",
+            OUT_OF_MEMORY,
             f"step {failed.name} was killed for memory: raise spec.staging.resources.limits.memory, or the limit that "
             "a LimitRange of the namespace sets",
-            OUT_OF_MEMORY_EXIT_CODE,
+            _KILLED_EXIT_CODE,
         )
     if failed is not None:
         tail = " ".join(reports.plain(failed.message).split())[-400:] or "no output"

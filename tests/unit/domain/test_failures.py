@@ -27,13 +27,20 @@ from tests.unit.domain.samples import ago, failure_text, make_job, make_pod, rep
         (20, 1, 600),
         (30, 1, 600),
         (40, 1, 600),
-        (137, 1, 600),
+        (137, 1, 10),
     ],
 )
 def test_back_off_doubles_and_is_long_at_once_where_repeating_is_in_vain(
     exit_code: int, attempts: int, expected: float
 ) -> None:
     assert failures.backoff_seconds(exit_code, attempts) == expected
+
+
+def test_memory_that_was_too_little_is_so_again_and_a_kill_may_not_be() -> None:
+    assert failures.backoff_seconds(137, 1, "OOMKilled") == 600
+    assert failures.needs_someone(137, 1, "OOMKilled")
+    assert failures.backoff_seconds(137, 1, "StepFailed") == 10
+    assert not failures.needs_someone(137, 1, "StepFailed")
 
 
 def ended(code: int, name: str = "validate", **fields: Any) -> ContainerState:
