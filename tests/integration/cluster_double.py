@@ -25,6 +25,12 @@ def report(digest: str = DIGEST, **fields: Any) -> str:
     return json.dumps({**head, **figures, "engine": {**engine, "tuned": False}, **fields})
 
 
+def resolve_report(revision: str) -> str:
+    """The report of a step `resolve` that ended well."""
+    figures = {"revision": revision, "described": f"hub at {revision}"}
+    return json.dumps({"step": "resolve", "exitCode": 0, **figures})
+
+
 def fetch_report(revision: str) -> str:
     """The report of a fetch that ended well."""
     figures = {"revision": revision, "described": f"hub at {revision}", "fetchedBytes": 900, "fetchSeconds": 2.5}
@@ -146,14 +152,21 @@ class Team:
         status = {"startTime": moment, "conditions": conditions, **ends}
         self.admin.patch(f"{job_path(self.namespace, job['metadata']['name'])}/status", {"status": status})
 
+    def end_resolve(self, job: Json, revision: str) -> None:
+        """Play the kubelet: the pod's step `resolve` ends well, and `fetch` runs."""
+        self._end_step(job, "resolve", resolve_report(revision), "fetch")
+
     def end_fetch(self, job: Json, revision: str) -> None:
         """Play the kubelet: the pod's step `fetch` ends well, and the next one runs."""
+        self._end_step(job, "fetch", fetch_report(revision), "prefetch")
+
+    def _end_step(self, job: Json, step: str, text: str, following: str) -> None:
         name = self._make_pod(job)
-        ended = {"exitCode": 0, "message": fetch_report(revision), "startedAt": now(), "finishedAt": now()}
+        ended = {"exitCode": 0, "message": text, "startedAt": now(), "finishedAt": now()}
         common = {"image": "x", "imageID": "x", "ready": False, "restartCount": 0}
         statuses = [
-            {"name": "fetch", "state": {"terminated": ended}, **common},
-            {"name": "prefetch", "state": {"running": {"startedAt": now()}}, **common},
+            {"name": step, "state": {"terminated": ended}, **common},
+            {"name": following, "state": {"running": {"startedAt": now()}}, **common},
         ]
         status = {"phase": "Running", "initContainerStatuses": statuses}
         self.admin.patch(f"{core_path(self.namespace, 'pods', name)}/status", {"status": status})

@@ -25,6 +25,10 @@ def notes(job: Json) -> dict[str, str]:
     return found
 
 
+def steps(job: Json) -> list[str]:
+    return [container["name"] for container in job["spec"]["template"]["spec"]["initContainers"]]
+
+
 def entry(team: Team, node: str, name: str = "llama") -> Json:
     found: Json = team.model(name).get("status", {}).get("nodes", {}).get(team.node_name(node), {})
     return found
@@ -40,10 +44,13 @@ def test_the_first_node_finds_the_revision_and_the_others_are_given_it(team: Tea
     poll("b waits", lambda: "the first node" in entry(team, "b").get("message", ""))
     assert team.job_of("b") is None
 
-    team.end_fetch(first, COMMIT)
+    assert steps(first)[:2] == ["resolve", "fetch"]
+    team.end_resolve(first, COMMIT)
     second = team.wait_for_job("b")
+    assert entry(team, "a")["state"] == "Staging"
     assert team.model()["status"]["source"]["revision"] == COMMIT
     assert notes(second)[REVISION] == COMMIT
+    assert steps(second)[0] == "fetch"
     assert f"--revision={COMMIT}" in second["spec"]["template"]["spec"]["initContainers"][0]["args"]
 
     for job in (first, second):
@@ -60,11 +67,20 @@ def test_the_first_node_finds_the_revision_and_the_others_are_given_it(team: Tea
     poll("good Jobs are gone", lambda: not team.admin.items(job_path(team.namespace)))
 
 
-def test_another_branch_is_found_out_anew(team: Team) -> None:
+def test_what_a_job_of_the_former_version_fetched_is_given_to_the_others(team: Team) -> None:
+    """It has no step `resolve`, and was under way when the operator was upgraded."""
     for node in ("a", "b"):
         team.add_node(node)
     hub(team)
     team.end_fetch(team.wait_for_job("a"), COMMIT)
+    assert notes(team.wait_for_job("b"))[REVISION] == COMMIT
+
+
+def test_another_branch_is_found_out_anew(team: Team) -> None:
+    for node in ("a", "b"):
+        team.add_node(node)
+    hub(team)
+    team.end_resolve(team.wait_for_job("a"), COMMIT)
     team.wait_for_job("b")
     patch = {"spec": {"source": {"huggingFace": {"revision": "v2"}}}}
     team.admin.patch(model_path(team.namespace, "llama"), patch)
@@ -181,5 +197,6 @@ def test_the_longest_name_of_a_model_gets_its_job(team: Team) -> None:
     team.add_node("a")
     name = ".".join(["m" * 62] * 4)[:253].rstrip(".")
     hub(team, name)
-    mounts = team.wait_for_job("a")["spec"]["template"]["spec"]["initContainers"][0]["volumeMounts"]
+    job = team.wait_for_job("a")
+    mounts = job["spec"]["template"]["spec"]["initContainers"][steps(job).index("fetch")]["volumeMounts"]
     assert mounts[0]["subPath"] == f"{team.namespace}/{name}"

@@ -61,10 +61,11 @@ def test_its_pods_pass_pod_security_restricted(team: Team) -> None:
 def test_a_copy_of_an_image_is_fetched_from_its_mount(team: Team) -> None:
     team.add_node("a")
     team.create_model(source=SOURCE, storage={"class": "nvme"})
-    fetch = team.wait_for_job("a")["spec"]["template"]["spec"]["initContainers"][0]
-    assert fetch["name"] == "fetch"
-    assert "--source=file:///mnt/source/weights" in fetch["args"]
-    assert {"name": "source", "mountPath": "/mnt/source", "readOnly": True} in fetch["volumeMounts"]
+    first = team.wait_for_job("a")["spec"]["template"]["spec"]["initContainers"][:2]
+    assert [step["name"] for step in first] == ["resolve", "fetch"]
+    for step in first:
+        assert "--source=file:///mnt/source/weights" in step["args"]
+        assert {"name": "source", "mountPath": "/mnt/source", "readOnly": True} in step["volumeMounts"]
 
 
 # --- the gate is off, as it is by default in 1.34 -------------------------------------------------------------------

@@ -104,7 +104,10 @@ def accepts(spec: Any, policy: Policy, revision: str) -> None:
         assert (parsed.command, parsed.path) == (container["name"], container["args"][1])
 
 
-def test_the_steps_of_a_local_copy_run_as_they_stand_and_end_where_the_operator_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("claim", [False, True], ids=["host path", "claim"])
+def test_the_steps_of_a_local_copy_run_as_they_stand_and_end_where_the_operator_says(
+    tmp_path: Path, *, claim: bool
+) -> None:
     """In the kubelet's place: folders made, mounts replaced by paths; the loader is the real one."""
     make_synthetic(tmp_path / "models" / "llama", 2**20, 2)
     policy = replace(
@@ -113,13 +116,18 @@ def test_the_steps_of_a_local_copy_run_as_they_stand_and_end_where_the_operator_
         storage_classes=(StorageClass("disk", root=str(tmp_path / "data"), is_default=True),),
     )
     spec = make_spec(source={"hostPath": {"path": str(tmp_path / "models" / "llama")}}, storage={})
+    if claim:
+        spec = make_claim_spec(storage={})
     owner, places = make_owner(spec), {"results": tmp_path / "results", "markers": tmp_path / "data" / ".modelweights"}
     for place in (tmp_path / "data" / "team" / "llama", *places.values()):
         place.mkdir(parents=True)
     job = manifests.staging_job(owner, spec, make_node(), attempt=0, policy=policy)
     pod, report = job["spec"]["template"]["spec"], tmp_path / "report"
-    for container in [*pod["initContainers"], *pod["containers"]]:
+    containers = [*pod["initContainers"], *pod["containers"]]
+    assert (containers[0]["name"] == "resolve") == claim
+    for container in containers:
         arguments = [word.replace("/dev/termination-log", str(report)) for word in container["args"]]
+        arguments = [word.replace("file:///mnt/source", f"file://{tmp_path / 'models'}") for word in arguments]
         for name, place in places.items():
             arguments = [word.replace(f"/run/modelweights/{name}", str(place)) for word in arguments]
         ran = subprocess.run(

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 from modelweights_loader.commands.options import (
     add_command,
-    parse_place,
     parse_reserve,
     parse_seconds,
     parse_size,
     parse_threads,
 )
+from modelweights_loader.commands.source import add_source, make_source_options
+from modelweights_loader.errors import UsageError
 from modelweights_loader.outcome import Outcome, say
 
 if TYPE_CHECKING:
     from modelweights_loader.commands.options import Commands
     from modelweights_loader.fetch.fetching import FetchOptions, FetchResult
-    from modelweights_loader.sources.contract import SourceOptions
 
 _MAX_CONNECTIONS = 64
 
@@ -41,14 +41,10 @@ def add(commands: Commands) -> None:
         "bring a checkpoint to this node, verified",
         what="home: the checkpoint goes into a folder below it, named by its digest",
     )
+    add_source(command)
     command.add_argument(
-        "--source",
-        metavar="URL",
-        type=parse_place,
-        required=True,
-        help="hf://org/name, s3://bucket/prefix, gs://…, az://…, https://host/path/ or file:///folder",
+        "--resolved", action="store_true", help="take the revision from DIR/resolve.json of --results, not --revision"
     )
-    _add_source_options(command)
     command.add_argument(
         "--include", metavar="PATTERN", action="append", default=[], help="fetch these, not the default"
     )
@@ -68,27 +64,10 @@ def add(commands: Commands) -> None:
         "--max-bytes-per-second", metavar="N", type=parse_size, default=0, help="of all together (default: no bound)"
     )
     command.add_argument(
-        "--stall-seconds", metavar="N", type=parse_seconds, default=30.0, help="no byte for so long: again (default 30)"
-    )
-    command.add_argument(
         "--lock-seconds", metavar="N", type=parse_seconds, default=300.0, help="wait for another fetch (default 300)"
     )
     command.add_argument("--verify", action="store_true", help="hash what is published already")
     command.add_argument("--dry-run", action="store_true", help="show what would be fetched; write nothing")
-
-
-def _add_source_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--revision", metavar="R", default="", help="branch, tag, commit, or sha256: of a listing")
-    command.add_argument("--endpoint", metavar="URL", default="", help="of a mirror or an S3-compatible store")
-    command.add_argument("--region", metavar="R", default="", help="of an object store")
-    command.add_argument("--path-style", action="store_true", help="bucket in the path, not in the host's name")
-    command.add_argument("--anonymous", action="store_true", help="send no credentials")
-    command.add_argument("--token-file", metavar="F", type=parse_place, help="a token, read at each use")
-    command.add_argument("--credentials-dir", metavar="D", type=parse_place, help="one file for each credential")
-    command.add_argument("--ca-file", metavar="F", type=parse_place, help="PEM bundle for TLS")
-    command.add_argument(
-        "--extra-ca-env", metavar="NAME", type=parse_place, help="variable with PEM to trust beside the system's"
-    )
 
 
 def _parse_connections(text: str) -> int:
@@ -122,12 +101,14 @@ def _run(arguments: argparse.Namespace, ca_file: str | None) -> Outcome:
     from modelweights_loader.progress import make_progress_printer  # noqa: PLC0415
     from modelweights_loader.sources.open_source import open_when_asked  # noqa: PLC0415
 
-    source = open_when_asked(arguments.source, _source_options(arguments, ca_file))
+    revision = _find_revision(arguments)
+    options = make_source_options(arguments, ca_file, revision, arguments.num_connections)
+    source = open_when_asked(arguments.source, options)
     try:
         result = fetch(
             arguments.path,
             source,
-            _fetch_options(arguments),
+            _fetch_options(arguments, revision),
             make_progress_printer("fetch", sys.stderr),
             lambda line: say(f"fetch: {line}", sys.stderr),
         )
@@ -138,30 +119,32 @@ def _run(arguments: argparse.Namespace, ca_file: str | None) -> Outcome:
     return Outcome(result.reason, _describe(result, arguments.path), _figures(result))
 
 
-def _source_options(arguments: argparse.Namespace, ca_file: str | None) -> SourceOptions:
-    from modelweights_loader.sources.contract import SourceOptions  # noqa: PLC0415 - see the package's docstring
+def _find_revision(arguments: argparse.Namespace) -> str:
+    """What was asked for, or what `resolve` found in this run."""
+    if not arguments.resolved:
+        revision: str = arguments.revision
+        return revision
+    from modelweights_loader.fetch.listing import is_pinned  # noqa: PLC0415 - see the package's docstring
+    from modelweights_loader.report import read_result  # noqa: PLC0415
 
-    return SourceOptions(
-        revision=arguments.revision,
-        endpoint=arguments.endpoint,
-        region=arguments.region,
-        path_style=arguments.path_style,
-        anonymous=arguments.anonymous,
-        token_file=arguments.token_file,
-        credentials_dir=arguments.credentials_dir,
-        ca_file=ca_file,
-        stall_seconds=arguments.stall_seconds,
-        num_connections=arguments.num_connections,
-    )
+    if arguments.results is None or arguments.revision:
+        message = "--resolved needs --results, where the step resolve left its result, and takes no --revision"
+        raise UsageError(message)
+    result = read_result(arguments.results, "resolve", arguments.path)
+    found = result.get("revision")
+    if result.get("exitCode") != 0 or not isinstance(found, str) or not is_pinned(found):
+        message = f"{arguments.results} holds no revision for {arguments.path} that resolve found; run resolve first"
+        raise UsageError(message)
+    return found
 
 
-def _fetch_options(arguments: argparse.Namespace) -> FetchOptions:
+def _fetch_options(arguments: argparse.Namespace, revision: str) -> FetchOptions:
     from modelweights_loader.fetch.fetching import DEFAULT_RESERVE, FetchOptions  # noqa: PLC0415 - see the package
     from modelweights_loader.fetch.workers import DownloadOptions  # noqa: PLC0415
 
     return FetchOptions(
         url=arguments.source,
-        revision=arguments.revision,
+        revision=revision,
         endpoint=arguments.endpoint,
         include=tuple(arguments.include),
         exclude=tuple(arguments.exclude),

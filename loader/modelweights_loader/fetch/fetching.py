@@ -10,17 +10,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from modelweights_loader.errors import LoaderError, WillNotWorkError
 from modelweights_loader.fetch.choice import IndexedSource, choose_listed, filter_files, read_index
 from modelweights_loader.fetch.damage import find_damage
 from modelweights_loader.fetch.folders import Folder, open_home, split
 from modelweights_loader.fetch.journal import Journal, Record, identify
+from modelweights_loader.fetch.listing import is_pinned, list_pinned, run_pinned
 from modelweights_loader.fetch.lock import hold_lock
-from modelweights_loader.fetch.names import check_files
 from modelweights_loader.fetch.plan import FETCH, HAVE, RESUME, Plan, PlannedFile, check_room, make_plan
 from modelweights_loader.fetch.publication import PLAIN, Fetched, finish_publication, list_snapshot_parts, publish
 from modelweights_loader.fetch.published import (
@@ -41,7 +39,6 @@ from modelweights_loader.fetch.transfer import Transfer
 from modelweights_loader.fetch.workers import Counts, Download, DownloadOptions
 from modelweights_loader.interruptible import call
 from modelweights_loader.memory import Reserve, measure_room
-from modelweights_loader.sources.contract import SourceChangedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,8 +51,6 @@ ALREADY_THERE = "AlreadyThere"
 PLANNED = "Planned"
 PAGES_KEPT, PAGES_KEPT_PARTLY, PAGES_DROPPED = "Kept", "KeptPartly", "Dropped"
 DEFAULT_RESERVE = Reserve(percent=5.0)
-
-_PINNED = re.compile(r"[0-9a-f]{40}|sha256:[0-9a-f]{64}")
 
 
 class FetchOptions(NamedTuple):
@@ -143,13 +138,7 @@ def fetch(
         LoaderError: It failed; what was verified so far is gone on with by the next call.
     """
     run = _Run(path, IndexedSource(source), options, on_progress, say)
-    try:
-        return run.run()
-    except SourceChangedError as error:
-        if _PINNED.fullmatch(options.revision):
-            raise WillNotWorkError(error.message, reason=error.reason) from error
-        say(f"{error.message}; it is listed anew")
-        return run.run()
+    return run_pinned(run.run, options.revision, say)
 
 
 class _Run:
@@ -220,8 +209,8 @@ class _Run:
 
     def _find_pinned(self, home: Folder, *, finish: bool = True) -> FetchResult | None:
         """Nobody need be asked for what can't change: this works also while the source is away."""
-        is_pinned = _PINNED.fullmatch(self._options.revision)
-        return self._find_published(home, self._key(self._options.revision), finish=finish) if is_pinned else None
+        revision = self._options.revision
+        return self._find_published(home, self._key(revision), finish=finish) if is_pinned(revision) else None
 
     def _find_published(self, home: Folder, key: str, *, finish: bool = True) -> FetchResult | None:
         """What an earlier run published, if all of it is still there; else notes what of it is damaged."""
@@ -258,23 +247,10 @@ class _Run:
         )
 
     def _list(self) -> Listing:
-        listing = self._ask()
-        check_files(listing.files)
+        listing = list_pinned(self._source, self._make_backoff(), self._say)
         listing = listing._replace(name=listing.name or _name_by_url(self._options.url))
         list_snapshot_parts(self._options.layout, listing.name, listing.revision, listing.described)
         return listing
-
-    def _ask(self) -> Listing:
-        backoff = self._make_backoff()
-        while True:
-            try:
-                return call(self._source.list_files)
-            except LoaderError as error:
-                wait = backoff.next_wait(error)
-                if wait is None:
-                    raise
-                self._say(f"{error.message}; asked again in {wait:.1f} s")
-                time.sleep(wait)
 
     def _make_backoff(self) -> Backoff:
         return Backoff(self._options.download.max_attempts, self._options.download.first_wait_seconds)

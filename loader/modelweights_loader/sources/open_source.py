@@ -1,4 +1,4 @@
-"""Opens the source that a URL names. Called by `fetch`. Imports a source's library only when that source is asked for."""
+"""Opens the source that a URL names. Called by `fetch` and `resolve`. Imports a source's library only when that source is asked for."""
 
 from __future__ import annotations
 

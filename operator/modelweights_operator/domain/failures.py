@@ -47,6 +47,7 @@ _IMAGE_REASONS: Final = frozenset(
 )
 _CREATE_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _STEP_REASONS: Final = {
+    "resolve": "Resolving",
     "fetch": "Fetching",
     "prefetch": "Prefetching",
     "validate": "Validating",

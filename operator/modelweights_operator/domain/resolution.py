@@ -1,15 +1,16 @@
 """Which revision of a fetched source all nodes are given. Called by `plan`; pure.
 
-    unknown --a Job's step fetch ended well--> learned --status written--> recorded --other source--> unknown
+    unknown --a Job's step resolve ended well--> learned --status written--> recorded --other source--> unknown
+                                                                                  +--no good, nobody has it--> unknown
 
 A branch moves, and an object store has no revisions, so the first node's Job finds out and the others are told. While it is
 unknown one Job at a time looks; others are made only when the status holds the answer, so that an operator which dies in
-between finds it again. A Job that fetched anything else than the recorded revision counts as one of another staging,
+between finds it again. Jobs of earlier versions have no step `resolve`: `fetch` says it there. A Job that fetched anything else than the recorded revision counts as one of another staging,
 however it came to it: with that nothing is ever mixed.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,8 @@ from modelweights_operator.domain.snapshot import StagingJob
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _REVISION: Final = re.compile(r"[0-9a-f]{40}|(sha256:)?[0-9a-f]{64}", re.ASCII)
+_BAD_CHECKPOINT: Final = 30
+"""The loader's exit code."""
 
 
 @dataclass(frozen=True)
@@ -52,25 +55,16 @@ class Resolution:
         """
         if not self.needed or self.source is None or job.state == "Failed":
             return True
-        return self.revision in (job.revision, fetched_revision(job))
+        return self.revision in (job.revision, _found_revision(job))
 
 
-def is_needed(spec: api.Spec) -> bool:
-    """Whether the nodes must agree on a revision beforehand.
-
-    Not for hostPath: each node has its own folder, whose files have times of their own. As with those that are used in
-    place, the digests of the contents tell the nodes apart.
-    """
-    return spec.is_fetched and spec.source.host_path is None
-
-
-def resolve(spec: api.Spec, status: api.Status, jobs: Iterable[StagingJob]) -> Resolution:
+def resolve(spec: api.Spec, status: api.Status, jobs: Sequence[StagingJob]) -> Resolution:
     """What is known by the spec, by the status, else by the Jobs that are there."""
-    if not is_needed(spec):
+    if not steps.needs_revision(spec):
         return Resolution(needed=False)
     digest = names.source_digest(spec)
     known = status.source if status.source is not None and status.source.digest == digest else None
-    if known is not None and _REVISION.fullmatch(known.revision):
+    if known is not None and _REVISION.fullmatch(known.revision) and not _is_no_good(known, status, jobs):
         return Resolution(needed=True, source=known, recorded=True)
     asked = spec.source.hugging_face.revision if spec.source.hugging_face else ""
     if _COMMIT.fullmatch(asked):
@@ -79,14 +73,32 @@ def resolve(spec: api.Spec, status: api.Status, jobs: Iterable[StagingJob]) -> R
     return Resolution(needed=True, source=_learn(digest, jobs))
 
 
-def _learn(digest: str, jobs: Iterable[StagingJob]) -> api.SourceStatus | None:
-    """What a Job was given counts more than what one found: a status that got lost was right."""
-    of_this = sorted((job for job in jobs if job.source_digest == digest), key=lambda job: (job.created_at, job.name))
+def _is_no_good(known: api.SourceStatus, status: api.Status, jobs: Sequence[StagingJob]) -> bool:
+    """Whether the revision is to be found out anew: a node failed for what the source holds, and none has got it.
+
+    It is pinned before anything of it was read: a repository or bucket that somebody was still filling would else be asked for
+    its first listing for ever.
+    """
+    if status.published is not None and status.published.revision == known.revision:
+        return False
+    if any(entry.manifest_digest for entry in status.nodes.values()):
+        return False
+    tried = (job for job in jobs if job.state != "Failed" and job.source_digest == known.digest)
+    if any(known.revision in (job.revision, _found_revision(job)) for job in tried):
+        return False
+    failed = (entry for entry in status.nodes.values() if entry.state == "Failed")
+    return any(entry.exit_code == _BAD_CHECKPOINT or entry.reason == failures.SOURCE_CHANGED for entry in failed)
+
+
+def _learn(digest: str, jobs: Sequence[StagingJob]) -> api.SourceStatus | None:
+    """What a Job was given counts more than what one found: a status that got lost was right. Failed ones teach nothing."""
+    alive = (job for job in jobs if job.source_digest == digest and job.state != "Failed")
+    of_this = sorted(alive, key=lambda job: (job.created_at, job.name))
     given = next((job.revision for job in of_this if _REVISION.fullmatch(job.revision)), "")
     if given:
         return _source(digest, given, "")
     for job in of_this:
-        report = fetch_report(job)
+        report = _report(job)
         if report is not None and _REVISION.fullmatch(report.revision):
             return _source(digest, report.revision, report.described)
     return None
@@ -96,12 +108,14 @@ def _source(digest: str, revision: str, described: str) -> api.SourceStatus:
     return api.SourceStatus(digest=digest, revision=revision, described=described[:512])
 
 
-def fetch_report(job: StagingJob) -> reports.Report | None:
-    """What the step `fetch` said when it ended well: of the youngest pod, else what was noted on the Job."""
-    return reports.parse(failures.step_report(job, steps.FETCH) if job.pods else job.result)
+def _report(job: StagingJob) -> reports.Report | None:
+    """What `fetch` said when it ended well, before that what `resolve` said: of the youngest pod, else noted on the Job."""
+    if not job.pods:
+        return reports.parse(job.result)
+    return reports.parse(failures.step_report(job, steps.FETCH) or failures.step_report(job, steps.RESOLVE))
 
 
-def fetched_revision(job: StagingJob) -> str:
-    """The revision that a Job fetched, "" while it hasn't."""
-    report = fetch_report(job)
+def _found_revision(job: StagingJob) -> str:
+    """The revision that a Job fetched, or is going to fetch; "" while it doesn't know."""
+    report = _report(job)
     return report.revision if report is not None else ""

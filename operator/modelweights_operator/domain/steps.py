@@ -1,8 +1,8 @@
 """The steps of a staging pod: which there are, their arguments, what each may see. Called by `manifests`; pure.
 
-    fetch (fetched sources) -> prefetch -> validate -> tune (where asked) -> report
+    resolve (revision unknown) -> fetch (fetched sources) -> prefetch -> validate -> tune (where asked) -> report
 
-Secrets, proxies, certificates and the right to write are those of `fetch` alone.
+Secrets, proxies and certificates are those of `resolve` and `fetch` alone, the right to write is that of `fetch`.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,11 @@ from modelweights_operator.domain.storage import ModelLocation
 
 Manifest = dict[str, Any]
 
+RESOLVE: Final = "resolve"
 FETCH: Final = "fetch"
 CA_VARIABLE: Final = "MODELWEIGHTS_EXTRA_CA"
+
+_ASKS_SOURCE: Final = (RESOLVE, FETCH)
 
 _MARKER_MOUNT: Final = "/run/modelweights/markers"
 _PREPARED_MOUNT: Final = "/run/modelweights/prepared"
@@ -41,6 +44,20 @@ class Staging:
     location: ModelLocation
     policy: Policy
     revision: str = ""
+
+    @property
+    def resolves(self) -> bool:
+        """Whether the revision is to be found out first, so that other nodes wait for no more than that."""
+        return not self.revision and needs_revision(self.spec)
+
+
+def needs_revision(spec: Spec) -> bool:
+    """Whether the nodes must agree on a revision beforehand.
+
+    Not for hostPath: each node has its own folder, whose files have times of their own. As with those that are used in
+    place, the digests of the contents tell the nodes apart.
+    """
+    return spec.is_fetched and spec.source.host_path is None
 
 
 def containers(staging: Staging) -> list[Manifest]:
@@ -153,34 +170,49 @@ def _steps(staging: Staging) -> list[tuple[str, list[str]]]:
     steps.append(("report", [*publish, "--pages", prefetch.pages]))
     if not spec.is_fetched:
         return steps
-    return [(FETCH, _fetch(staging)), *((step, [*arguments, "--fetched"]) for step, arguments in steps)]
+    first = [(RESOLVE, _source(staging, _asked(spec)))] if staging.resolves else []
+    return [*first, (FETCH, _fetch(staging)), *((step, [*arguments, "--fetched"]) for step, arguments in steps)]
 
 
-def _fetch(staging: Staging) -> list[str]:
-    """With '=' in between: what people wrote may begin with a dash."""
-    spec, settings = staging.spec, staging.policy.fetch
-    hugging_face, object_store = spec.source.hugging_face, spec.source.object_store
-    asked = hugging_face.revision if hugging_face else ""
+def _asked(spec: Spec) -> str:
+    return spec.source.hugging_face.revision if spec.source.hugging_face else ""
+
+
+def _source(staging: Staging, revision: str) -> list[str]:
+    """What both steps are told that ask the source. With '=' in between: what people wrote may begin with a dash."""
+    spec, object_store = staging.spec, staging.spec.source.object_store
     given = {
         "source": storage.source_url(spec),
-        "revision": staging.revision or asked,
+        "revision": revision,
         "endpoint": storage.source_endpoint(spec, staging.policy),
         "region": object_store.region if object_store else "",
-        "layout": spec.storage.layout if spec.storage else "Plain",
-        "disk-reserve": storage.find_class(spec, staging.policy).reserve,
-        "num-connections": str(settings.num_connections),
-        "max-bytes-per-second": str(settings.max_bytes_per_second or ""),
         **_secret_places(spec),
-        "extra-ca-env": CA_VARIABLE if settings.extra_ca else "",
+        "extra-ca-env": CA_VARIABLE if staging.policy.fetch.extra_ca else "",
     }
     flags = {
         "--path-style": object_store is not None and object_store.path_style,
         "--anonymous": object_store is not None and object_store.anonymous,
     }
-    files = spec.files
+    return [*_options(given), *(flag for flag, wanted in flags.items() if wanted)]
+
+
+def _options(given: dict[str, str]) -> list[str]:
+    return [f"--{name}={value}" for name, value in given.items() if value]
+
+
+def _fetch(staging: Staging) -> list[str]:
+    spec, settings, files = staging.spec, staging.policy.fetch, staging.spec.files
+    given = {
+        "layout": spec.storage.layout if spec.storage else "Plain",
+        "disk-reserve": storage.find_class(spec, staging.policy).reserve,
+        "num-connections": str(settings.num_connections),
+        "max-bytes-per-second": str(settings.max_bytes_per_second or ""),
+    }
+    revision = ["--resolved"] if staging.resolves else []
     return [
-        *(f"--{name}={value}" for name, value in given.items() if value),
-        *(flag for flag, wanted in flags.items() if wanted),
+        *_source(staging, "" if staging.resolves else staging.revision or _asked(spec)),
+        *revision,
+        *_options(given),
         *(f"--include={pattern}" for pattern in (files.include if files else ())),
         *(f"--exclude={pattern}" for pattern in (files.exclude if files else ())),
     ]
@@ -226,9 +258,9 @@ def _container(staging: Staging, step: str, arguments: list[str]) -> Manifest:
 
 
 def _environment(staging: Staging, step: str) -> dict[str, str]:
-    """The user's variables; for `fetch` they count more than the administrator's proxies, and less than what it needs."""
+    """The user's variables; for those that ask the source they count more than the administrator's proxies, and less than what is needed."""
     asked = {variable.name: variable.value for variable in staging.spec.staging.env}
-    if step != FETCH:
+    if step not in _ASKS_SOURCE:
         return asked
     settings = staging.policy.fetch
     needed = {"HOME": _TMP, "TMPDIR": _TMP, "HF_HOME": f"{_TMP}/huggingface"}
@@ -242,25 +274,30 @@ def _escaped(settings: FetchSettings) -> dict[str, str]:
 
 def _mounts(staging: Staging, step: str) -> list[Manifest]:
     location = staging.location
+    mounts: list[Manifest] = [
+        {"name": "results", "mountPath": _RESULTS_MOUNT},
+        {"name": "tmp", "mountPath": _TMP},
+    ]
+    if step != RESOLVE:
+        mounts.insert(0, _model(location, step))
+    if step == "report" and location.marked:
+        mounts.append({"name": "model", "mountPath": _MARKER_MOUNT, "subPath": storage.MARKER_FOLDER})
+        if staging.spec.is_fetched:
+            # Only a volume that a step mounts is waited for.
+            mounts.append({"name": "prepared", "mountPath": _PREPARED_MOUNT, "readOnly": True})
+    if step in _ASKS_SOURCE:
+        mounts += _source_mounts(staging)
+    return mounts
+
+
+def _model(location: ModelLocation, step: str) -> Manifest:
     model: Manifest = {"name": "model", "mountPath": location.root}
     if step != FETCH:
         model["readOnly"] = True
     if location.sub_path:
         # subPath, because the kubelet refuses a planted link there and makes the folder with the root's group.
         model["subPath"] = location.sub_path
-    mounts = [
-        model,
-        {"name": "results", "mountPath": _RESULTS_MOUNT},
-        {"name": "tmp", "mountPath": _TMP},
-    ]
-    if step == "report" and location.marked:
-        mounts.append({"name": "model", "mountPath": _MARKER_MOUNT, "subPath": storage.MARKER_FOLDER})
-        if staging.spec.is_fetched:
-            # Only a volume that a step mounts is waited for.
-            mounts.append({"name": "prepared", "mountPath": _PREPARED_MOUNT, "readOnly": True})
-    if step == FETCH:
-        mounts += _source_mounts(staging)
-    return mounts
+    return model
 
 
 def _source_mounts(staging: Staging) -> list[Manifest]:

@@ -99,7 +99,7 @@ def fetching(
 
 
 def _fetches(job: StagingJob, *, stuck: bool, now: datetime) -> bool:
-    """Whether its step `fetch` runs, or is about to.
+    """Whether its step `fetch`, or `resolve` before it, runs or is about to.
 
     One that can't begin (no image, no volume, no room on the node, a quota, a queue) would else keep all others from the
     node for ever. A running Job whose pods all failed, as by eviction, gets another one, which fetches.
@@ -116,13 +116,18 @@ def _fetches(job: StagingJob, *, stuck: bool, now: datetime) -> bool:
 
 def _is_running(pod: StagingPod) -> bool:
     return any(
-        container.name == steps.FETCH and container.exit_code is None and not container.waiting_reason
+        container.name in (steps.RESOLVE, steps.FETCH) and container.exit_code is None and not container.waiting_reason
         for container in pod.containers
     )
 
 
 def _fetch_ended(pod: StagingPod) -> bool:
-    return any(container.name == steps.FETCH and container.exit_code is not None for container in pod.containers)
+    """Also when `resolve` failed: nothing comes after that."""
+    return any(
+        (container.name == steps.FETCH and container.exit_code is not None)
+        or (container.name == steps.RESOLVE and bool(container.exit_code))
+        for container in pod.containers
+    )
 
 
 async def _config_map(api: Api, owner: Owner) -> EngineConfigMap | None:

@@ -150,6 +150,12 @@ def fetch_ended(revision: str = COMMIT_A, **fields: Any) -> ContainerState:
     )
 
 
+def resolve_ended(revision: str = COMMIT_A) -> ContainerState:
+    """The container `resolve` that ended well, with its report."""
+    report = {"step": "resolve", "exitCode": 0, "revision": revision, "described": f"hf://org/name at {revision}"}
+    return ContainerState("resolve", exit_code=0, message=json.dumps(report))
+
+
 def failure_text(reason: str = "Unreachable", exit_code: int = 10, message: str = "it failed") -> str:
     """A termination message of a step that failed."""
     return json.dumps({"step": "validate", "exitCode": exit_code, "reason": reason, "message": message})

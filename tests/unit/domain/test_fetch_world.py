@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import names
 from modelweights_operator.domain.snapshot import ContainerState, StagingJob, StagingPod
-from tests.unit.domain.samples import fetch_ended, make_fetch_spec, make_pod, report_text
+from tests.unit.domain.samples import failure_text, fetch_ended, make_fetch_spec, make_pod, report_text, resolve_ended
 from tests.unit.domain.test_conditions import check_kstatus
 from tests.unit.domain.world import World
 
@@ -32,6 +32,11 @@ specs = st.builds(
 
 def digest_of(commit: str) -> str:
     return f"sha256:{hashlib.sha256(commit.encode()).hexdigest()}"
+
+
+def revision_of(ended: ContainerState) -> str:
+    """What a step said that it found."""
+    return ended.message.split('"revision": "')[1][:40]
 
 
 def youngest(job: StagingJob) -> StagingPod:
@@ -83,9 +88,15 @@ class Site(RuleBasedStateMachine):
         self.planned = False
 
     @precondition(lambda self: self.world.jobs)
+    @rule(which=pick, former=st.sampled_from([False, False, True]))
+    def pod_starts(self, which: int, former: bool) -> None:  # noqa: FBT001 - what hypothesis hands over
+        """A Job of the operator's former version has no step `resolve`."""
+        self._change(which, lambda job: () if job.pods else (self._started(job, former=former),))
+
+    @precondition(lambda self: self.world.jobs)
     @rule(which=pick)
-    def pod_starts(self, which: int) -> None:
-        self._change(which, lambda job: () if job.pods else (self._pod(ContainerState("fetch")),))
+    def resolve_ends(self, which: int) -> None:
+        self._change(which, lambda job: (self._resolved(job),))
 
     @precondition(lambda self: self.world.jobs)
     @rule(which=pick)
@@ -93,23 +104,23 @@ class Site(RuleBasedStateMachine):
         self._change(which, lambda job: (self._ended(job),))
 
     @precondition(lambda self: self.world.jobs)
-    @rule(which=pick)
-    def pod_is_evicted(self, which: int) -> None:
-        """After the operator saw what it fetched, and before the branch moved: the next one would fetch something else."""
+    @rule(which=pick, fetched=st.booleans())
+    def pod_is_evicted(self, which: int, fetched: bool) -> None:  # noqa: FBT001 - what hypothesis hands over
+        """After the operator saw what it found, and before the branch moved: the next one would find something else."""
 
         def again(job: StagingJob) -> tuple[StagingPod, ...]:
             former = tuple(replace(pod, phase="Failed", deleting=True) for pod in job.pods)
-            return (*former, self._pod(ContainerState("fetch"))) if former else ()
+            return (*former, self._started(job)) if former else ()
 
-        self._change(which, lambda job: (self._ended(job),))
+        self._change(which, lambda job: (self._ended(job) if fetched else self._resolved(job),))
         self.world.cycle()
         self.commits += 1
         self._change(which, again)
 
     @precondition(lambda self: self.world.jobs)
-    @rule(which=pick, good=st.sampled_from([True, True, False]))
-    def job_ends(self, which: int, good: bool) -> None:  # noqa: FBT001 - what hypothesis hands over
-        self._end(self._job(which), good=good)
+    @rule(which=pick, how=st.sampled_from(["good", "good", "Broken", "Gone", "NoSafetensors", "SourceChanged"]))
+    def job_ends(self, which: int, how: str) -> None:
+        self._end(self._job(which), how)
 
     @precondition(lambda self: self.world.jobs)
     @rule(which=pick)
@@ -149,12 +160,24 @@ class Site(RuleBasedStateMachine):
         self.world.pass_time(0.001)
         return make_pod(*containers, created_at=self.world.now)
 
-    def _ended(self, job: StagingJob) -> StagingPod:
-        """Its fetch took what it was given, else what the branch is at now."""
-        pod = youngest(job) if job.pods else self._pod(ContainerState("fetch"))
-        if pod.containers[0].exit_code == 0:
+    def _started(self, job: StagingJob, *, former: bool = False) -> StagingPod:
+        return self._pod(ContainerState("fetch" if job.revision or former else "resolve"))
+
+    def _resolved(self, job: StagingJob) -> StagingPod:
+        """It found what the branch is at now, unless it was given a revision, or `fetch` is to find it."""
+        pod = youngest(job) if job.pods else self._started(job)
+        if pod.containers[-1].name != "resolve":
             return pod
-        return replace(pod, containers=(fetch_ended(job.revision or self.head), ContainerState("prefetch")))
+        return replace(pod, containers=(resolve_ended(self.head), ContainerState("fetch")))
+
+    def _ended(self, job: StagingJob) -> StagingPod:
+        """Its fetch took what it was given, or what was found just before; else what the branch is at now."""
+        pod = self._resolved(job)
+        if pod.containers[-1].name != "fetch":
+            return pod
+        before = pod.containers[:-1]
+        revision = job.revision or (revision_of(before[0]) if before else self.head)
+        return replace(pod, containers=(*before, fetch_ended(revision), ContainerState("prefetch")))
 
     def _change(self, which: int, pods: Any) -> None:
         job = self._job(which)
@@ -162,16 +185,21 @@ class Site(RuleBasedStateMachine):
         if changed:
             self.world.jobs[job.name] = replace(job, pods=changed)
 
-    def _end(self, job: StagingJob, *, good: bool) -> None:
+    def _end(self, job: StagingJob, how: str) -> None:
         if job.state != "Active" or job.deleting:
             return
-        pod = self._ended(job)
-        fetched = pod.containers[0]
-        revision = fetched.message.split('"revision": "')[1][:40]
-        last = ContainerState("report", exit_code=0, message=report_text(manifestDigest=digest_of(revision)))
-        if not good:
+        good, codes = how == "good", {"Gone": 10, "SourceChanged": 20, "NoSafetensors": 30}
+        if how in codes:
+            *before, _ = self._resolved(job).containers
+            last = ContainerState("fetch", exit_code=codes[how], message=failure_text(how, codes[how]))
+        else:
+            *before, _ = self._ended(job).containers
+            digest = digest_of(revision_of(before[-1]))
+            last = ContainerState("report", exit_code=0, message=report_text(manifestDigest=digest))
+        if how == "Broken":
             last = ContainerState("validate", exit_code=10, message='{"exitCode": 10, "reason": "Broken"}')
-        pod = replace(pod, phase="Succeeded" if good else "Failed", containers=(fetched, last))
+        pod = youngest(job) if job.pods else self._started(job)
+        pod = replace(pod, phase="Succeeded" if good else "Failed", containers=(*before, last))
         state: Any = "Complete" if good else "Failed"
         self.world.jobs[job.name] = replace(job, state=state, finished_at=self.world.now, pods=(pod,))
 
@@ -208,7 +236,7 @@ class Site(RuleBasedStateMachine):
             self.commits += 1
             self.world.cycle()
             for job in list(self.world.jobs.values()):
-                self._end(job, good=True)
+                self._end(job, "good")
             self.world.collect()
             self.world.pass_time(700)
         self.world.cycle()

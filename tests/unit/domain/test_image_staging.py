@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.api.sources import Source
-from modelweights_operator.domain import engine, failures, manifests, names, resolution, storage
+from modelweights_operator.domain import engine, failures, manifests, names, steps, storage
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.snapshot import ContainerState, StagingJob, StagingPod
 from modelweights_operator.domain.storage import ModelLocation
@@ -72,13 +72,14 @@ def test_the_pull_policy_is_the_specs() -> None:
     assert pod_of(make_spec(policy="Never"))["volumes"][0]["image"]["pullPolicy"] == "Never"
 
 
-def test_a_copy_is_made_of_the_image_by_fetch_alone() -> None:
+def test_a_copy_is_made_of_the_image_by_those_that_ask_the_source_alone() -> None:
     pod = pod_of(make_spec(storage={}))
     assert pod["volumes"][0] == {"name": "model", "hostPath": {"path": "/data", "type": "Directory"}}
     assert {"name": "source", **VOLUME} in pod["volumes"]
     mount = {"name": "source", "mountPath": "/mnt/source", "readOnly": True}
-    assert mounts(pod, "source") == {"fetch": [mount], "prefetch": [], "validate": [], "report": []}
-    assert "--source=file:///mnt/source/weights" in pod["initContainers"][0]["args"]
+    assert mounts(pod, "source") == {"resolve": [mount], "fetch": [mount], "prefetch": [], "validate": [], "report": []}
+    for container in pod["initContainers"][:2]:
+        assert "--source=file:///mnt/source/weights" in container["args"]
 
 
 # --- where it lies ------------------------------------------------------------------------------------------------
@@ -129,8 +130,8 @@ def test_the_longest_path_fits_the_status() -> None:
 
 
 def test_only_a_copy_has_a_revision_that_all_nodes_must_share() -> None:
-    assert not resolution.is_needed(SPEC)
-    assert resolution.is_needed(make_spec(storage={}))
+    assert not steps.needs_revision(SPEC)
+    assert steps.needs_revision(make_spec(storage={}))
 
 
 def test_what_is_in_the_pod_stages_again_and_pull_secrets_do_not() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import names, resolution
+from modelweights_operator.domain import names, steps
 from modelweights_operator.domain.snapshot import ContainerState, StagingJob, StorageClass
 from tests.unit.domain.plans import A, B, C, job_nodes, plan_of, states, with_spec
 from tests.unit.domain.samples import (
@@ -28,6 +28,7 @@ from tests.unit.domain.samples import (
     make_spec,
     make_status,
     report_text,
+    resolve_ended,
 )
 
 SPEC = make_fetch_spec()
@@ -39,6 +40,11 @@ LISTED = f"sha256:{'c' * 64}"
 def fetched(node: Any = A, revision: str = COMMIT_A, spec: api.Spec = SPEC, **changes: Any) -> StagingJob:
     """A Job whose step `fetch` has ended, and whose next one runs."""
     return make_job(node, spec, pods=(make_pod(fetch_ended(revision), ContainerState("prefetch")),), **changes)
+
+
+def resolved(node: Any = A, revision: str = COMMIT_A, **changes: Any) -> StagingJob:
+    """A Job whose step `resolve` has ended, and which fetches."""
+    return make_job(node, SPEC, pods=(make_pod(resolve_ended(revision), ContainerState("fetch")),), **changes)
 
 
 def noted(plan: Any) -> str:
@@ -68,9 +74,36 @@ def test_the_revision_is_noted_as_soon_as_fetch_ended_and_the_others_come_with_t
     assert second.delete_jobs == ()
 
 
+def test_it_is_noted_while_the_first_node_still_fetches() -> None:
+    first = plan_of(with_spec(SPEC, A, B, C, jobs=(resolved(A),)))
+    assert noted(first) == COMMIT_A
+    assert first.status.source is not None
+    assert first.status.source.described == f"hf://org/name at {COMMIT_A}"
+    assert (states(first)["node-a"], job_nodes(first)) == (("Staging", "Fetching"), [])
+    second = plan_of(with_spec(SPEC, A, B, C, status=first.status, jobs=(resolved(A),)))
+    assert job_nodes(second) == ["node-b", "node-c"]
+    assert second.delete_jobs == ()
+
+
+def test_what_was_fetched_counts_more_than_what_was_resolved() -> None:
+    pod = make_pod(resolve_ended(COMMIT_A), fetch_ended(COMMIT_B), ContainerState("prefetch"))
+    job = make_job(A, SPEC, pods=(pod,))
+    assert noted(plan_of(with_spec(SPEC, A, jobs=(job,)))) == COMMIT_B
+    assert plan_of(with_spec(SPEC, A, status=WITH_PIN, jobs=(job,))).delete_jobs == (job.name,)
+
+
+def test_resolving_is_said() -> None:
+    job = make_job(A, SPEC, pods=(make_pod(ContainerState("resolve")),))
+    plan = plan_of(with_spec(SPEC, A, B, jobs=(job,)))
+    assert (states(plan)["node-a"], job_nodes(plan)) == (("Staging", "Resolving"), [])
+
+
 @pytest.mark.parametrize(
     "pod",
     [
+        make_pod(ContainerState("resolve")),
+        make_pod(ContainerState("resolve", exit_code=10, message=failure_text())),
+        make_pod(resolve_ended("main"), ContainerState("fetch")),
         make_pod(ContainerState("fetch")),
         make_pod(ContainerState("fetch", exit_code=10, message=failure_text())),
         make_pod(fetch_ended("not a commit"), ContainerState("prefetch")),
@@ -78,7 +111,17 @@ def test_the_revision_is_noted_as_soon_as_fetch_ended_and_the_others_come_with_t
         make_pod(ContainerState("fetch", exit_code=0, message="cut off {"), ContainerState("prefetch")),
         make_pod(ContainerState("prefetch", exit_code=0, message=fetch_ended().message)),
     ],
-    ids=["running", "failed", "no revision", "a newline", "cut off", "another step"],
+    ids=[
+        "resolves",
+        "failed to resolve",
+        "no commit",
+        "running",
+        "failed",
+        "no revision",
+        "a newline",
+        "cut off",
+        "another step",
+    ],
 )
 def test_nothing_else_is_taken_for_an_answer(pod: Any) -> None:
     plan = plan_of(with_spec(SPEC, A, B, jobs=(make_job(A, SPEC, pods=(pod,)),)))
@@ -111,7 +154,7 @@ def test_what_is_no_full_commit_is_found_out(revision: str) -> None:
     ],
 )
 def test_which_sources_have_a_revision_for_all_nodes(spec: api.Spec, expected: bool) -> None:  # noqa: FBT001
-    assert resolution.is_needed(spec) == expected
+    assert steps.needs_revision(spec) == expected
     assert len(plan_of(with_spec(spec, A, B)).create_jobs) == (1 if expected else 2)
 
 
@@ -194,6 +237,46 @@ def test_a_pod_that_came_again_is_not_let_resolve_again() -> None:
     assert plan_of(with_spec(SPEC, A, status=WITH_PIN, jobs=(job,))).delete_jobs == (job.name,)
     given = replace(job, revision=COMMIT_A)
     assert plan_of(with_spec(SPEC, A, status=WITH_PIN, jobs=(given,))).delete_jobs == ()
+
+
+def test_a_pod_that_came_again_is_not_let_resolve_again_before_it_fetched() -> None:
+    former = make_pod(resolve_ended(), ContainerState("fetch"), name="x-1", phase="Failed", created_at=ago(50))
+    again = make_pod(ContainerState("resolve"), name="x-2", created_at=ago(5))
+    job = make_job(A, SPEC, pods=(former, again))
+    assert plan_of(with_spec(SPEC, A, status=WITH_PIN, jobs=(job,))).delete_jobs == (job.name,)
+
+
+def failed_fetch(node: Any, reason: str, exit_code: int, **changes: Any) -> StagingJob:
+    """A Job that resolved, and whose fetch failed."""
+    failed = ContainerState("fetch", exit_code=exit_code, message=failure_text(reason, exit_code))
+    job = failed_job(node, spec=SPEC, text=failure_text(reason, exit_code))
+    return replace(job, pods=(make_pod(resolve_ended(), failed, phase="Failed"),), **changes)
+
+
+@pytest.mark.parametrize(
+    ("reason", "exit_code", "kept"),
+    [("NoSafetensors", 30, False), ("SourceChanged", 20, False), ("WriteFailed", 10, True), ("NoRoom", 40, True)],
+)
+def test_a_revision_that_was_no_good_for_anybody_is_found_out_anew(reason: str, exit_code: int, *, kept: bool) -> None:
+    """It was pinned before the fetch: somebody may still have been filling the source."""
+    job = failed_fetch(A, reason, exit_code)
+    first = plan_of(with_spec(SPEC, A, status=WITH_PIN, jobs=(job,)))
+    assert states(first) == {"node-a": ("Failed", reason)}
+    second = plan_of(with_spec(SPEC, A, B, C, status=first.status, jobs=(job,)))
+    assert noted(second) == (COMMIT_A if kept else "")
+    assert job_nodes(second) == (["node-b", "node-c"] if kept else ["node-b"])
+    # The failed Job, which stays with its logs, doesn't bring it back.
+    third = plan_of(with_spec(SPEC, A, status=second.status, jobs=(job,)))
+    assert noted(third) == (COMMIT_A if kept else "")
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_revision_that_another_node_still_fetches_is_kept(given: bool) -> None:  # noqa: FBT001
+    failed = failed_fetch(A, "NoSafetensors", 30)
+    other = make_job(B, SPEC, revision=COMMIT_A) if given else resolved(B)
+    first = plan_of(with_spec(SPEC, A, B, status=WITH_PIN, jobs=(failed, other)))
+    second = plan_of(with_spec(SPEC, A, B, status=first.status, jobs=(failed, other)))
+    assert (noted(second), second.delete_jobs) == (COMMIT_A, ())
 
 
 def test_two_that_looked_at_the_same_time_are_made_one() -> None:

@@ -1,4 +1,4 @@
-"""The pod that fetches: what the step `fetch` is told, and that secrets, proxies and the right to write are its alone."""
+"""The pod that fetches: what the steps `resolve` and `fetch` are told, and that secrets, proxies and the right to write are theirs."""
 
 from dataclasses import replace
 from typing import Any
@@ -55,9 +55,9 @@ def steps_of(job: Json) -> dict[str, Json]:
     return {container["name"]: container for container in [*pod["initContainers"], *pod["containers"]]}
 
 
-def options(spec: Any, policy: Policy = POLICY, revision: str = "") -> list[str]:
-    """What `fetch` is told beside what every step is."""
-    arguments: list[str] = steps_of(build(spec, policy, revision))["fetch"]["args"]
+def options(spec: Any, policy: Policy = POLICY, revision: str = "", step: str = "fetch") -> list[str]:
+    """What a step is told beside what every step is."""
+    arguments: list[str] = steps_of(build(spec, policy, revision))[step]["args"]
     return arguments[arguments.index("--results") + 2 :]
 
 
@@ -92,10 +92,41 @@ def mounts(step: Json) -> dict[str, Json]:
 )  # fmt: skip
 def test_fetch_is_told_the_source_and_what_is_wanted_of_it(spec: Any, expected: list[str]) -> None:
     told = options(spec)
-    usual = ["--layout=Plain", "--disk-reserve=5%", "--num-connections=8"]
+    usual = {"--layout=Plain", "--disk-reserve=5%", "--num-connections=8"}
+    if spec.source.host_path is None:
+        usual.add("--resolved")
+        expected = [word for word in expected if word != "--revision=main"]
     assert sorted(told) == sorted(
         {*expected, *usual} - ({"--layout=Plain"} if "--layout=HuggingFaceCache" in told else set())
     )
+
+
+OF_THE_SOURCE = ("--source", "--endpoint", "--region", "--token-file", "--credentials-dir", "--extra-ca-env")
+FLAGS = {"--path-style", "--anonymous"}
+
+
+@pytest.mark.parametrize("policy", [POLICY, SITE], ids=["plain", "site"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *(make_fetch_spec(), make_fetch_spec(HUB, files={"include": ["x"]}), make_fetch_spec(S3)),
+        make_claim_spec("a", storage={}),
+        make_fetch_spec({"objectStore": {"url": "s3://b", "region": "eu", "pathStyle": True, "anonymous": True}}),
+    ],
+)
+def test_resolve_is_told_of_the_source_what_fetch_is(spec: Any, policy: Policy) -> None:
+    of_source = [word for word in options(spec, policy) if word.split("=")[0] in OF_THE_SOURCE or word in FLAGS]
+    asked = ["--revision=main"] if spec.source.hugging_face else []
+    assert sorted(options(spec, policy, step="resolve")) == sorted([*of_source, *asked])
+
+
+@pytest.mark.parametrize("revision", ["", COMMIT_A])
+@pytest.mark.parametrize("spec", FETCHED.values(), ids=FETCHED.keys())
+def test_only_what_is_not_known_is_resolved(spec: Any, revision: str) -> None:
+    resolves = not revision and spec.source.host_path is None
+    found = steps_of(build(spec, revision=revision))
+    assert ("resolve" in found, "--resolved" in found["fetch"]["args"]) == (resolves, resolves)
+    assert list(found)[:2] == (["resolve", "fetch"] if resolves else ["fetch", "prefetch"])
 
 
 def test_fetch_is_told_the_administrators_limits_mirror_and_certificates() -> None:
@@ -117,9 +148,10 @@ def test_a_resolved_revision_takes_the_place_of_the_branch() -> None:
 @pytest.mark.parametrize("spec", FETCHED.values(), ids=FETCHED.keys())
 def test_the_other_steps_get_the_home_and_look_for_what_was_fetched(spec: Any) -> None:
     steps = steps_of(build(spec))
-    assert list(steps) == ["fetch", "prefetch", "validate", "report"]
+    assert list(steps)[-4:] == ["fetch", "prefetch", "validate", "report"]
     assert {step["args"][1] for step in steps.values()} == {"/data/team/llama"}
-    assert ["--fetched" in step["args"] for step in steps.values()] == [False, True, True, True]
+    later = {"prefetch", "validate", "report"}
+    assert {name for name, step in steps.items() if "--fetched" in step["args"]} == later
 
 
 def test_what_is_used_in_place_is_staged_as_before() -> None:
@@ -136,6 +168,8 @@ def test_what_is_used_in_place_is_staged_as_before() -> None:
 @pytest.mark.parametrize("spec", FETCHED.values(), ids=FETCHED.keys())
 def test_only_fetch_writes_the_home_and_it_sees_no_other_of_the_root(spec: Any) -> None:
     steps = steps_of(build(spec))
+    if "resolve" in steps:
+        assert not [mount for mount in steps.pop("resolve")["volumeMounts"] if mount["name"] == "model"]
     for name, step in steps.items():
         home = mounts(step)["model /data/team/llama"]
         assert home["subPath"] == "team/llama"
@@ -185,14 +219,16 @@ def test_the_name_of_a_model_may_be_as_long_as_a_folders() -> None:
         (make_fetch_spec(S3), "credentials", {"secretName": "keys", "optional": True, "defaultMode": 0o440}),
     ],
 )  # fmt: skip
-def test_a_secret_reaches_fetch_alone_and_as_a_file(spec: Any, name: str, secret: Json) -> None:
+def test_a_secret_reaches_those_that_ask_the_source_alone_and_as_a_file(spec: Any, name: str, secret: Json) -> None:
     job = build(spec)
     assert [volume for volume in pod_of(job)["volumes"] if "secret" in volume] == [{"name": name, "secret": secret}]
     holders = {step for step, container in steps_of(job).items() if name in str(container["volumeMounts"])}
-    assert holders == {"fetch"}
-    assert (
-        mounts(steps_of(job)["fetch"])[f"{name} /run/modelweights/secrets/{secret['secretName']}"]["readOnly"] is True
-    )
+    assert holders == {"resolve", "fetch"}
+    for step in holders:
+        place = f"{name} /run/modelweights/secrets/{secret['secretName']}"
+        assert mounts(steps_of(job)[step])[place]["readOnly"] is True
+    given = steps_of(build(spec, revision=COMMIT_A))
+    assert {step for step, container in given.items() if name in str(container["volumeMounts"])} == {"fetch"}
     assert "secretKeyRef" not in str(job)
     # Secrets are root's: this group may read them, and write into a claim.
     assert pod_of(job)["securityContext"]["fsGroup"] == 65532
@@ -214,12 +250,13 @@ def test_a_secret_reaches_fetch_alone_and_as_a_file(spec: Any, name: str, secret
         ),
     ],
 )
-def test_what_is_copied_is_mounted_read_only_in_fetch_alone(spec: Any, volume: Json, mount: str) -> None:
+def test_what_is_copied_is_mounted_read_only_where_it_is_read_alone(spec: Any, volume: Json, mount: str) -> None:
     job = build(spec)
     assert volume in pod_of(job)["volumes"]
-    assert mounts(steps_of(job)["fetch"])[f"source {mount}"]["readOnly"] is True
     holders = {name for name, step in steps_of(job).items() if f"source {mount}" in mounts(step)}
-    assert holders == {"fetch"}
+    assert holders == {"fetch"} | ({"resolve"} if spec.source.host_path is None else set())
+    for holder in holders:
+        assert mounts(steps_of(job)[holder])[f"source {mount}"]["readOnly"] is True
 
 
 def test_the_libraries_have_room_for_what_they_write() -> None:
@@ -238,7 +275,7 @@ def environment(step: Json) -> dict[str, str]:
     return {variable["name"]: variable["value"] for variable in step["env"]}
 
 
-def test_proxies_and_certificates_are_those_of_fetch_alone() -> None:
+def test_proxies_and_certificates_are_those_of_resolve_and_fetch_alone() -> None:
     steps = steps_of(build(make_fetch_spec(), SITE))
     assert environment(steps["fetch"]) == {
         "HTTPS_PROXY": "http://proxy:1",
@@ -247,11 +284,9 @@ def test_proxies_and_certificates_are_those_of_fetch_alone() -> None:
         "HF_HOME": f"{TMP}/huggingface",
         "MODELWEIGHTS_EXTRA_CA": "-----BEGIN CERTIFICATE-----",
     }
-    assert {name: step["env"] for name, step in steps.items() if name != "fetch"} == {
-        "prefetch": [],
-        "validate": [],
-        "report": [],
-    }
+    assert steps["resolve"]["env"] == steps["fetch"]["env"]
+    others = {name: step["env"] for name, step in steps.items() if name not in ("resolve", "fetch")}
+    assert others == {"prefetch": [], "validate": [], "report": []}
 
 
 def test_the_users_variables_count_more_than_the_sites_and_less_than_what_is_needed() -> None:

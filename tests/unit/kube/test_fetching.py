@@ -18,10 +18,13 @@ from tests.unit.domain.samples import (
     make_job,
     make_node,
     make_pod,
+    resolve_ended,
 )
 
 RUNS = ContainerState("fetch")
 FAILED = ContainerState("fetch", exit_code=10, message=failure_text())
+RESOLVES = ContainerState("resolve")
+NOT_RESOLVED = ContainerState("resolve", exit_code=10, message=failure_text())
 NEXT = ContainerState("prefetch")
 WAITS = ContainerState("fetch", waiting_reason="PodInitializing")
 HERE = make_node("node-a")
@@ -61,11 +64,18 @@ def test_a_fetch_is_told_with_whose_where_and_from_where() -> None:
         ((make_pod(RUNS),), {"deleting": True}, 1),
         ((make_pod(RUNS),), {"state": "Failed"}, 0),
         ((), {"state": "Complete"}, 0),
+        ((make_pod(RESOLVES, WAITS),), {}, 1),
+        ((make_pod(NOT_RESOLVED, WAITS),), {}, 0),
+        ((make_pod(resolve_ended(), RUNS, created_at=ago(9999)),), {"created_at": ago(9999)}, 1),
+        ((make_pod(RESOLVES, WAITS, created_at=ago(9999)),), {"created_at": ago(9999)}, 1),
+        ((make_pod(resolve_ended(), WAITS),), {}, 1),
+        ((make_pod(resolve_ended(), fetch_ended(), NEXT),), {}, 0),
         ((make_pod(RUNS),), {"source_digest": ""}, 0),
     ],
     ids=[
         "no pod yet", "runs", "ended", "failed", "evicted", "evicted and again", "done", "is being deleted", "failed Job",
-        "good Job", "fetches nothing",
+        "good Job", "resolves", "failed to resolve", "runs for long", "resolves for long", "resolved",
+        "resolved and ended", "fetches nothing",
     ],
 )  # fmt: skip
 def test_only_a_step_that_has_not_ended_counts(
