@@ -5,8 +5,8 @@
 
 A branch moves, and an object store has no revisions, so the first node's Job finds out and the others are told. While it is
 unknown one Job at a time looks; others are made only when the status holds the answer, so that an operator which dies in
-between finds it again. Jobs of earlier versions have no step `resolve`: `fetch` says it there. A Job that fetched anything else than the recorded revision counts as one of another staging,
-however it came to it: with that nothing is ever mixed.
+between finds it again. Jobs of earlier versions have no step `resolve`: there `fetch` says it. A Job that fetched anything else
+than the recorded revision counts as one of another staging, however it came to it: with that nothing is ever mixed.
 """
 
 import re
@@ -79,9 +79,12 @@ def _is_no_good(known: api.SourceStatus, status: api.Status, jobs: Sequence[Stag
     It is pinned before anything of it was read: a repository or bucket that somebody was still filling would else be asked for
     its first listing for ever.
     """
-    if status.published is not None and status.published.revision == known.revision:
+    published = status.published
+    if published is not None and published.revision == known.revision:
         return False
-    if any(entry.manifest_digest for entry in status.nodes.values()):
+    # What is published is of another source, and nodes may hold it still.
+    of_others = {"", published.manifest_digest if published is not None else ""}
+    if any(entry.manifest_digest not in of_others for entry in status.nodes.values()):
         return False
     tried = (job for job in jobs if job.state != "Failed" and job.source_digest == known.digest)
     if any(known.revision in (job.revision, _found_revision(job)) for job in tried):

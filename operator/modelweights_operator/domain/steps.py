@@ -258,7 +258,7 @@ def _container(staging: Staging, step: str, arguments: list[str]) -> Manifest:
 
 
 def _environment(staging: Staging, step: str) -> dict[str, str]:
-    """The user's variables; for those that ask the source they count more than the administrator's proxies, and less than what is needed."""
+    """The user's variables; where the source is asked, they count more than the site's proxies and less than what is needed."""
     asked = {variable.name: variable.value for variable in staging.spec.staging.env}
     if step not in _ASKS_SOURCE:
         return asked

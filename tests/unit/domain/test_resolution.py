@@ -270,6 +270,26 @@ def test_a_revision_that_was_no_good_for_anybody_is_found_out_anew(reason: str, 
     assert noted(third) == (COMMIT_A if kept else "")
 
 
+def test_it_is_found_out_anew_also_where_nodes_still_hold_what_another_source_gave() -> None:
+    held = make_entry(A, SPEC, state="Failed", reason="NoSafetensors", exit_code=30, attempts=1)
+    published = api.Revision(manifest_digest=held.manifest_digest, path="/data/team/llama/old", revision=COMMIT_B)
+    status = make_status({"node-a": held}, published).model_copy(update={"source": PINNED})
+    assert noted(plan_of(with_spec(SPEC, A, status=status, jobs=(failed_fetch(A, "NoSafetensors", 30),)))) == ""
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_revision_that_a_node_holds_is_kept(published: bool) -> None:  # noqa: FBT001
+    revision = (
+        api.Revision(manifest_digest=DIGEST_A, path="/data/team/llama/x", revision=COMMIT_A) if published else None
+    )
+    nodes = {"node-a": make_entry(A, SPEC, state="Failed", reason="NoSafetensors", manifest_digest="", exit_code=30)}
+    if not published:
+        nodes["node-b"] = make_entry(B, SPEC)
+    status = make_status(nodes, revision).model_copy(update={"source": PINNED})
+    job = failed_fetch(A, "NoSafetensors", 30)
+    assert noted(plan_of(with_spec(SPEC, A, B, status=status, jobs=(job,)))) == COMMIT_A
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_a_revision_that_another_node_still_fetches_is_kept(given: bool) -> None:  # noqa: FBT001
     failed = failed_fetch(A, "NoSafetensors", 30)
