@@ -32,17 +32,17 @@ needs-cluster:
 demo: needs-cluster setup ## a real cluster, the operator, a real checkpoint to Ready, and a pod that starts after
 	@$(PYTHON) -m tests.demo up
 
-# Those on a cluster mostly wait for it, so the unit tests run beside them; both go on to their end if one fails.
+# Those on real kubelets mostly wait for them, so the others run beside them; both go on to their end if one fails.
 test: needs-cluster lint ## everything: lint, types, unit, integration, end to end
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-unit test-on-cluster
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-here test-on-cluster
 
-.PHONY: test-unit test-on-cluster
-test-unit:
-	@$(MAKE) --no-print-directory unit UNIT_PROCESSES=1 2>&1 | sed -u 's/^/unit | /'
+.PHONY: test-here test-on-cluster
+test-here:
+	@$(MAKE) --no-print-directory unit UNIT_PROCESSES=1 2>&1 | sed -u 's/^/unit        | /'
+	@$(MAKE) --no-print-directory integration 2>&1 | sed -u 's/^/integration | /'
 
 test-on-cluster:
-	@$(MAKE) --no-print-directory integration
-	@$(MAKE) --no-print-directory e2e
+	@$(MAKE) --no-print-directory e2e 2>&1 | sed -u 's/^/e2e         | /'
 
 lint: setup ## style, types, borders between packages, generated files, scripts, Dockerfile, chart
 	.venv/bin/ruff check .

@@ -6,6 +6,7 @@ does is in `commands`. Must not import torch.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import math
@@ -19,6 +20,8 @@ from modelweights_loader import __version__
 from modelweights_loader.commands import fetch, flags, prefetch, report, residency, resolve, stage, tune, validate, wait
 from modelweights_loader.commands.options import Parser, check_outputs
 from modelweights_loader.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
     InterruptedByUserError,
     LoaderError,
     NoRoomError,
@@ -59,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if before[signal.SIGINT] is signal.default_int_handler:
             signal.signal(signal.SIGINT, handler)
         _secure_streams()
-        return _run(_parse(argv))
+        return _leave_if_ended(_run(_parse(argv)), is_own_process=argv is None)
     except SystemExit as ended:
         # argparse has printed help (0) or what is wrong (2).
         return int(ended.code or 0)
@@ -78,6 +81,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             for number, earlier in before.items():
                 signal.signal(number, earlier)
+
+
+def _leave_if_ended(exit_code: int, *, is_own_process: bool) -> int:
+    """Ends the process at once after a signal: threads that still wait for a server would have Python complain later."""
+    if not is_own_process or exit_code not in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        return exit_code
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(exit_code)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

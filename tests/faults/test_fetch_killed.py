@@ -32,6 +32,9 @@ SOCKET_BYTES = 10 * 2**20
 """And so much the hub has handed to the kernel that nobody read: tcp_wmem and tcp_rmem end at 4 and 6 MiB."""
 _SEED = 20261130
 
+pytestmark = pytest.mark.timeout(1200, func_only=True)
+"""Ten fetches, each with its death and its end; against hangs only."""
+
 
 @dataclass(frozen=True)
 class Death:
