@@ -11,6 +11,8 @@ UNIT_PROCESSES ?= 2
 # Which cluster: auto (kind where a Docker engine runs, embedded otherwise), embedded, kind or kubeconfig.
 PROVIDER ?= auto
 export MODELWEIGHTS_CLUSTER_PROVIDER := $(PROVIDER)
+# What tests say comes at once also through a pipe.
+export PYTHONUNBUFFERED := 1
 
 .PHONY: help demo test lint unit engines fuzz integration e2e faults bench bench-fetch bench-loader generate image cluster-up cluster-down clean setup
 
@@ -34,7 +36,7 @@ demo: needs-cluster setup ## a real cluster, the operator, a real checkpoint to 
 
 # Those on real kubelets mostly wait for them, so the others run beside them; both go on to their end if one fails.
 test: needs-cluster lint ## everything: lint, types, unit, integration, end to end
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-here test-on-cluster
+	@$(MAKE) --no-print-directory --jobs=2 test-here test-on-cluster
 
 .PHONY: test-here test-on-cluster
 test-here:
