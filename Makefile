@@ -35,7 +35,7 @@ demo: needs-cluster setup ## a real cluster, the operator, a real checkpoint to 
 	@$(PYTHON) -m tests.demo up
 
 # Those on real kubelets mostly wait for them, so the others run beside them; both go on to their end if one fails.
-test: needs-cluster lint ## everything: lint, types, unit, integration, end to end
+test: needs-cluster setup ## everything: lint, types, unit, integration, end to end
 	@$(MAKE) --no-print-directory --jobs=2 test-here test-on-cluster
 
 .PHONY: test-here test-on-cluster
@@ -44,6 +44,7 @@ test-here:
 	@$(MAKE) --no-print-directory integration 2>&1 | sed -u 's/^/integration | /'
 
 test-on-cluster:
+	@$(MAKE) --no-print-directory lint 2>&1 | sed -u 's/^/lint        | /'
 	@$(MAKE) --no-print-directory e2e 2>&1 | sed -u 's/^/e2e         | /'
 
 lint: setup ## style, types, borders between packages, generated files, scripts, Dockerfile, chart
@@ -68,7 +69,7 @@ engines: setup ## compare the options that we print with the argument parsers of
 	@$(PYTHON) -m tests.engines check
 
 integration: setup ## tests against a real API server (etcd and kube-apiserver on loopback; no root)
-	$(PYTEST) tests/integration
+	$(PYTEST) tests/integration --numprocesses=2 --dist=loadfile
 
 e2e: needs-cluster setup ## tests on real kubelets: the operator from its image, installed by helm
 	$(PYTEST) tests/e2e
