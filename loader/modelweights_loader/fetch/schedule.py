@@ -2,8 +2,8 @@
 
 One stream per file while there are as many files as workers: that is the fewest requests, and each hash follows its own stream.
 A worker that finds no more files takes ranges of one that is under way: its stream is cut at a part's boundary, and what is
-behind goes out in parts, in ascending order. So what is written beyond the hashed front, and lost by a kill, is at most a part
-for each worker.
+behind goes out in parts, in ascending order. So what is written beyond the hashed front, and lost by a kill, is about a part for
+each worker; more where the stream in front is slower than those behind it.
 """
 
 from __future__ import annotations
