@@ -63,7 +63,7 @@ class PersistentVolumeClaimSource(Model):
     claim_name: str = Field(
         min_length=1,
         max_length=253,
-        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        pattern=_OBJECT_NAME,
         description="Name of a PersistentVolumeClaim in the namespace of the ModelWeights.",
     )
     path: str = Field(

@@ -10,6 +10,7 @@ from typing import Final
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import failures, manifests, storage
+from modelweights_operator.domain.conditions import list_some
 from modelweights_operator.domain.policies import NodeDecision
 from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
@@ -22,8 +23,6 @@ MAX_FAILED_RESOLVERS: Final = 3
 _REFUSED_BY_SOURCE: Final = (2, 20, 30)
 _OF_THE_NODE: Final = frozenset({"NotWritable", "LocksNotSupported", "ClockSkew"})
 """Reasons with these exit codes that say nothing of the source: the next node may do better."""
-
-_NAMED: Final = 3
 
 
 @dataclass
@@ -105,7 +104,7 @@ def _unsupported(entries: Mapping[str, api.NodeStatus]) -> str:
     """Why no further node is to try while the API server takes image volumes out; "" when it doesn't, as far as is known."""
     reason = failures.IMAGE_VOLUMES_NOT_SUPPORTED
     met = sorted(name for name, entry in entries.items() if entry.state == "Failed" and entry.reason == reason)
-    return f"waits until {_list(met)} got past {reason}" if met else ""
+    return f"waits until {list_some(met)} got past {reason}" if met else ""
 
 
 def _unresolved(entries: Mapping[str, api.NodeStatus], resolution: Resolution) -> str:
@@ -116,9 +115,7 @@ def _unresolved(entries: Mapping[str, api.NodeStatus], resolution: Resolution) -
     failed = sorted(name for name, entry in entries.items() if entry.state == "Failed" and _is_refusal(entry))
     if len(failed) < MAX_FAILED_RESOLVERS:
         return ""
-    return (
-        f"waits until one of {_list(failed)} has found out which revision the source has: {entries[failed[0]].reason}"
-    )
+    return f"waits until one of {list_some(failed)} has found out which revision the source has: {entries[failed[0]].reason}"
 
 
 def _is_refusal(entry: api.NodeStatus) -> bool:
@@ -164,14 +161,9 @@ def _owners(fetching: Iterable[Fetch]) -> list[str]:
 
 def _waits(cap: str, fetching: list[Fetch], where: str, before: list[str]) -> str:
     why = [f"{_who(fetching)} fetch(es) {where}"] if fetching else []
-    why += [f"{_list(before)} waited longer"] if before else []
+    why += [f"{list_some(before)} waited longer"] if before else []
     return f"waits for its turn: {cap}, and {'; '.join(why)}"
 
 
 def _who(fetching: Iterable[Fetch]) -> str:
-    return _list(sorted({f"{fetch.owner} on {fetch.node}" for fetch in fetching}))
-
-
-def _list(items: list[str]) -> str:
-    more = len(items) - _NAMED
-    return ", ".join(items[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return list_some(sorted({f"{fetch.owner} on {fetch.node}" for fetch in fetching}))

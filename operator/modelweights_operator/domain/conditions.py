@@ -25,7 +25,7 @@ INVALID_SPEC: Final = "InvalidSpec"
 CONFIG_MAP_CONFLICT: Final = "ConfigMapConflict"
 WRITE_REFUSED: Final = "WriteRefused"
 
-_NAMED_NODES: Final = 3
+_NAMED: Final = 3
 
 
 @dataclass(frozen=True)
@@ -146,15 +146,16 @@ def _named(troubles: tuple[Trouble, ...]) -> str:
     for trouble in troubles:
         alike.setdefault((trouble.reason, trouble.message), []).append(trouble.node)
     clauses = [
-        f"{_list_nodes(nodes)}: {reason}" + (f": {message}" if message else "")
-        for (reason, message), nodes in list(alike.items())[:_NAMED_NODES]
+        f"{list_some(nodes)}: {reason}" + (f": {message}" if message else "")
+        for (reason, message), nodes in list(alike.items())[:_NAMED]
     ]
-    return "; ".join(clauses) + ("; and more" if len(alike) > _NAMED_NODES else "")
+    return "; ".join(clauses) + ("; and more" if len(alike) > _NAMED else "")
 
 
-def _list_nodes(nodes: list[str]) -> str:
-    more = len(nodes) - _NAMED_NODES
-    return ", ".join(nodes[:_NAMED_NODES]) + (f" and {more} more" if more > 0 else "")
+def list_some(items: list[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = len(items) - _NAMED
+    return ", ".join(items[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _condition(

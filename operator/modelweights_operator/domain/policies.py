@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from modelweights_operator.api.v1alpha1 import NodeStatus
-from modelweights_operator.domain import failures, reports
+from modelweights_operator.domain import failures, reports, steps
 from modelweights_operator.domain.clock import parse_time, rfc3339
 from modelweights_operator.domain.snapshot import Node, StagingJob
 
@@ -177,7 +177,7 @@ def _without_volume(context: NodeContext, job: StagingJob) -> NodeDecision:
 
 
 def _completed(context: NodeContext, job: StagingJob) -> NodeDecision:
-    text = job.result or reports.join(failures.final_report(job), failures.step_report(job, "fetch"))
+    text = job.result or reports.join(failures.final_report(job), failures.step_report(job, steps.FETCH))
     report = reports.parse(text)
     if report is None or not report.manifest_digest or context.unresolved:
         # The pod was collected before its report was read: what is staged is still there, so this costs seconds.
