@@ -109,7 +109,7 @@ def find_checkpoint(path: str, root: str | None = None) -> Checkpoint:
     boundary = os.path.realpath(root) if root is not None else default_root(folder)
     names = _list_names(folder)
     _refuse_home(names, folder)
-    index_name, chosen, companions = choose_files(names, _list_nested_companions(names, folder), folder)
+    index_name, chosen, companions = choose_files(names, _list_nested(names, folder), folder)
     weight_map = None
     if index_name is not None:
         weight_map = read_weight_map(folder, index_name, _locate(folder, index_name, boundary).real_path)
@@ -232,14 +232,14 @@ def _list_names(folder: str) -> list[str]:
         raise error_from_os(error, folder, "list") from error
 
 
-def _list_nested_companions(names: list[str], folder: str) -> list[str]:
+def _list_nested(names: list[str], folder: str) -> list[str]:
     found = []
-    for pattern, wanted in _COMPANION_FOLDERS.items():
+    for pattern in _COMPANION_FOLDERS:
         for name in names:
             nested = os.path.join(folder, name)
             # A link to a folder is not followed: only plain folders of the checkpoint count.
             if fnmatchcase(name, pattern) and os.path.isdir(nested) and not os.path.islink(nested):
-                found += [f"{name}/{inner}" for inner in _list_names(nested) if _matches_any(inner, wanted)]
+                found += [f"{name}/{inner}" for inner in _list_names(nested)]
     return found
 
 

@@ -5,6 +5,7 @@ Called by `validate`, compared by `manifest`; `sources.remote_manifest` uses its
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -24,6 +25,18 @@ _BLOB_NAMES = ((re.compile(r"[0-9a-f]{64}"), SHA256), (re.compile(r"[0-9a-f]{40}
 # GNU's form, with "*" for binary and a backslash in front of escaped names; and the one with a tag.
 _SUM_LINE = re.compile(r"(\\?)([0-9a-fA-F]{64}) [ *](.+)")
 _TAG_LINE = re.compile(r"(\\?)SHA256 \((.+)\) = ([0-9a-fA-F]{64})")
+
+
+def start_git_blob(size_bytes: int) -> Any:
+    """Starts the hash by which git names a blob.
+
+    Args:
+        size_bytes: Of the whole content.
+
+    Returns:
+        Of hashlib, to be updated with the content.
+    """
+    return hashlib.sha1(b"blob %d\0" % size_bytes, usedforsecurity=False)
 
 
 class Expected(NamedTuple):

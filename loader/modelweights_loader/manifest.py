@@ -22,7 +22,7 @@ from modelweights_loader.errors import (
     describe_os_error,
     error_from_os,
 )
-from modelweights_loader.expected_hashes import GIT_BLOB, Expected, expect_from_cache
+from modelweights_loader.expected_hashes import GIT_BLOB, Expected, expect_from_cache, start_git_blob
 from modelweights_loader.small_files import write_atomically
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class _Checks:
         self._expected = [one for one in expected if one is not None]
         self._git: Any = None
         if any(one.algorithm == GIT_BLOB for one in self._expected):
-            self._git = hashlib.sha1(b"blob %d\0" % file.size_bytes, usedforsecurity=False)
+            self._git = start_git_blob(file.size_bytes)
 
     def update(self, piece: memoryview) -> None:
         self.sha256.update(piece)

@@ -8,7 +8,9 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from modelweights_loader.checkpoint import MAX_INDEX_BYTES, choose_files, filter_by_index, read_weight_map
-from modelweights_loader.errors import BadCheckpointError, LoaderError, TryAgainError
+from modelweights_loader.errors import BadCheckpointError, TryAgainError
+from modelweights_loader.expected_hashes import start_git_blob
+from modelweights_loader.fetch.retry import repeat
 from modelweights_loader.fetch.transfer import Digests, find_mismatch
 
 if TYPE_CHECKING:
@@ -131,15 +133,8 @@ def read_index(
         raise BadCheckpointError(message, reason="InvalidIndex")
     mismatches = 0
     while True:
-        try:
-            content = _read_all(source, file)
-        except LoaderError as error:
-            wait = backoff.next_wait(error)
-            if wait is None:
-                raise
-            sleep(wait)
-            continue
-        git = hashlib.sha1(b"blob %d\0" % len(content), usedforsecurity=False)
+        content = repeat(lambda: _read_all(source, file), backoff, sleep)
+        git = start_git_blob(len(content))
         git.update(content)
         mismatch = find_mismatch(file, Digests(hashlib.sha256(content).hexdigest(), git.hexdigest()), described)
         if mismatch is None:

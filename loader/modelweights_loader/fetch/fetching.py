@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.fetch.choice import IndexedSource, choose_listed, filter_files, read_index
 from modelweights_loader.fetch.damage import find_damage
-from modelweights_loader.fetch.folders import Folder, open_home, split
+from modelweights_loader.fetch.folders import Folder, open_home
 from modelweights_loader.fetch.journal import Journal, Record, identify
 from modelweights_loader.fetch.listing import is_pinned, list_pinned, run_pinned
 from modelweights_loader.fetch.lock import hold_lock
@@ -192,15 +192,13 @@ class _Run:
             return found
         plan = self._plan(home, key, listing)
         return FetchResult(
-            PLANNED,
-            listing.described,
-            listing.revision,
-            plan.size_bytes,
-            len(plan.files),
-            None,
-            plan,
-            0,
-            plan.have_bytes,
+            reason=PLANNED,
+            described=listing.described,
+            revision=listing.revision,
+            size_bytes=plan.size_bytes,
+            file_count=len(plan.files),
+            plan=plan,
+            reused_bytes=plan.have_bytes,
         )
 
     def _key(self, revision: str) -> str:
@@ -235,15 +233,14 @@ class _Run:
                 folder.remove_tree(key)
                 if verify:
                     note_verified(folder)
-        size_bytes, count = published.size_bytes, len(published.files)
         return FetchResult(
-            ALREADY_THERE,
-            published.described,
-            published.revision,
-            size_bytes,
-            count,
-            published,
-            reused_bytes=size_bytes,
+            reason=ALREADY_THERE,
+            described=published.described,
+            revision=published.revision,
+            size_bytes=published.size_bytes,
+            file_count=len(published.files),
+            published=published,
+            reused_bytes=published.size_bytes,
         )
 
     def _list(self) -> Listing:
@@ -286,36 +283,35 @@ class _Run:
                         download.run(transfers, journal, ticker.tick)
                     ticker.end()
             finished = {one.file.path: one.finished for one in plan.files if one.finished} | download.finished
-        options = self._options
         fetched = Fetched(
-            key,
-            options.layout,
-            listing.revision,
-            options.revision,
-            listing.name,
-            listing.described,
-            self._source_id,
-            [one.file for one in plan.files],
-            finished,
-            self._damaged,
+            key=key,
+            layout=self._options.layout,
+            revision=listing.revision,
+            ref=self._options.revision,
+            name=listing.name,
+            described=listing.described,
+            source=self._source_id,
+            files=[one.file for one in plan.files],
+            finished=finished,
+            damaged=self._damaged,
         )
         published = call(lambda: publish(home, fetched))
         with home.folder(FETCH_FOLDER) as fetch_folder:
             note_verified(fetch_folder)
         have_bytes = sum(one.have_bytes for one in plan.files if one.state == HAVE)
         return FetchResult(
-            FETCHED,
-            listing.described,
-            listing.revision,
-            published.size_bytes,
-            len(published.files),
-            published,
-            plan,
-            counts.fetched_bytes,
-            have_bytes + counts.proven_bytes,
-            time.monotonic() - began,
-            counts.retries,
-            page_cache,
+            reason=FETCHED,
+            described=listing.described,
+            revision=listing.revision,
+            size_bytes=published.size_bytes,
+            file_count=len(published.files),
+            published=published,
+            plan=plan,
+            fetched_bytes=counts.fetched_bytes,
+            reused_bytes=have_bytes + counts.proven_bytes,
+            seconds=time.monotonic() - began,
+            retries=counts.retries,
+            page_cache=page_cache,
         )
 
     def _make_transfers(self, plan: Plan) -> tuple[list[Transfer], str]:
@@ -354,13 +350,11 @@ def _link_reusable(home: Folder, files: Folder, plan: Plan) -> Plan:
 def _link(home: Folder, files: Folder, planned: PlannedFile) -> PlannedFile:
     if not planned.link:
         return planned
-    from_folder, from_name = split(planned.link)
-    to_folder, to_name = split(planned.file.path)
-    with files.folder(to_folder, make=True) if to_folder else files.again() as target:
-        target.unlink(to_name)
+    with files.holding(planned.file.path, make=True) as (target, name):
+        target.unlink(name)
         try:
-            with home.folder(from_folder) as source:
-                source.link(from_name, target, to_name)
+            with home.holding(planned.link) as (source, known_name):
+                source.link(known_name, target, name)
         except OSError:
             return PlannedFile(planned.file, FETCH, 0)
     return planned

@@ -80,9 +80,24 @@ class Folder:
         status = self.status(name)
         return status is not None and stat.S_ISDIR(status.st_mode)
 
-    def again(self) -> Folder:
-        """Opens the same folder once more."""
-        return Folder(os.dup(self.descriptor), self.shown)
+    @contextlib.contextmanager
+    def holding(self, path: str, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
+        """Opens the folder in it that holds what a path names.
+
+        Args:
+            path: One or more names.
+            make: Makes folders that aren't there.
+
+        Yields:
+            The folder, and the last name.
+
+        Raises:
+            FileNotFoundError: A folder isn't there.
+            LoaderError: See `folder`.
+        """
+        place, name = split(path)
+        with self.folder(place, make=make) if place else Folder(os.dup(self.descriptor), self.shown) as folder:
+            yield folder, name
 
     def open(self, name: str, flags: int, mode: int = 0o644) -> int:
         """Opens a regular file in it.

@@ -6,8 +6,9 @@ import re
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from modelweights_loader.errors import LoaderError, WillNotWorkError
+from modelweights_loader.errors import WillNotWorkError
 from modelweights_loader.fetch.names import check_files
+from modelweights_loader.fetch.retry import repeat
 from modelweights_loader.interruptible import call
 from modelweights_loader.sources.contract import SourceChangedError
 
@@ -55,18 +56,9 @@ def list_pinned(source: Listed, backoff: Backoff, say: Callable[[str], None]) ->
     Raises:
         LoaderError: It can't be listed, or holds what no checkpoint has.
     """
-    while True:
-        try:
-            listing = call(source.list_files)
-        except LoaderError as error:
-            wait = backoff.next_wait(error)
-            if wait is None:
-                raise
-            say(f"{error.message}; asked again in {wait:.1f} s")
-            time.sleep(wait)
-        else:
-            check_files(listing.files)
-            return listing
+    listing = repeat(lambda: call(source.list_files), backoff, time.sleep, say)
+    check_files(listing.files)
+    return listing
 
 
 def run_pinned(run: Callable[[], _Result], revision: str, say: Callable[[str], None]) -> _Result:

@@ -111,8 +111,7 @@ def _plan(
     reusable: Mapping[tuple[object, ...], Reusable],
 ) -> PlannedFile:
     status = places.status(f"{files}/{file.path}")
-    is_known = record is not None and record.identity == identify(file) and status is not None
-    if is_known and record is not None and status is not None:
+    if record is not None and status is not None and record.identity == identify(file):
         if record.finished is not None and is_same(status, record.finished):
             return PlannedFile(file, HAVE, status.st_size, record.finished)
         can_resume = stat.S_ISREG(status.st_mode) and status.st_nlink == 1

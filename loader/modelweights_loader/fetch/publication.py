@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from modelweights_loader.checkpoint import find_checkpoint
 from modelweights_loader.errors import WillNotWorkError
 from modelweights_loader.fetch.damage import make_target
-from modelweights_loader.fetch.folders import Folder, error_of, saying, split
+from modelweights_loader.fetch.folders import Folder, error_of, saying
 from modelweights_loader.fetch.published import (
     FETCH_FOLDER,
     FILES_FOLDER,
@@ -144,12 +144,8 @@ def _remove_others(files: Folder, wanted: set[str]) -> None:
     """What nobody listed is not published."""
     for path, _ in list(files.walk()):
         if path not in wanted:
-            place, name = split(path)
-            if place:
-                with files.folder(place) as folder:
-                    folder.unlink(name)
-            else:
-                files.unlink(name)
+            with files.holding(path) as (folder, name):
+                folder.unlink(name)
 
 
 def _sync_folders(folder: Folder) -> None:
@@ -247,33 +243,19 @@ def _build_cache(own: Folder, fetched: Fetched, places: Mapping[str, str]) -> st
         with tree.folder(f"{cache}/refs", make=True) as refs:
             # Engines that are given the name alone look for main, whatever was asked for here.
             for ref in {"main", fetched.ref if _REF.fullmatch(fetched.ref) else "main"} - {commit}:
-                _write_ref(refs, ref, commit)
+                with refs.holding(ref, make=True) as (folder, name):
+                    folder.write(name, commit.encode())
         _sync_folders(tree)
     return _TREE
 
 
-def _write_ref(refs: Folder, ref: str, commit: str) -> None:
-    place, name = split(ref)
-    if place:
-        with refs.folder(place, make=True) as folder:
-            folder.write(name, commit.encode())
-    else:
-        refs.write(name, commit.encode())
-
-
 def _make_link(snapshot: Folder, path: str, target: str) -> None:
-    place, name = split(path)
-    with saying("make", f"{snapshot.shown}/{path}"):
-        if place:
-            with snapshot.folder(place, make=True) as folder:
-                os.symlink(target, name, dir_fd=folder.descriptor)
-        else:
-            os.symlink(target, name, dir_fd=snapshot.descriptor)
+    with saying("make", f"{snapshot.shown}/{path}"), snapshot.holding(path, make=True) as (folder, name):
+        os.symlink(target, name, dir_fd=folder.descriptor)
 
 
 def _link_or_move(files: Folder, path: str, to: Folder, new_name: str) -> None:
-    place, name = split(path)
-    with files.folder(place) if place else files.again() as folder:
+    with files.holding(path) as (folder, name):
         try:
             folder.link(name, to, new_name)
         except FileExistsError:

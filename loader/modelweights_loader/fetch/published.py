@@ -288,8 +288,7 @@ def read_reusable(home: Folder, file: RemoteFile, reusable: Mapping[tuple[object
     found = next((reusable[token] for token in tokens_of(file) if token in reusable), None)
     if found is None:
         return None
-    below, name = split(found.place)
-    with home.folder(below) as folder:
+    with home.holding(found.place) as (folder, name):
         content = folder.read(name, found.finished.size_bytes + 1) or b""
     return content if hashlib.sha256(content).hexdigest() == found.finished.sha256 else None
 

@@ -1,23 +1,22 @@
-"""Decides whether and when a part is tried again. Called by `workers`, once for each part.
+"""Decides whether and when something is tried again. Called by `workers`, once for each part, by `listing` and by `choice`.
 
-Pure: the random number is handed in, and who calls it sleeps.
+Pure: the random number is handed in, and so is what sleeps.
 """
 
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from modelweights_loader.errors import InterruptedByUserError, NoRoomError, TerminatedError
+from modelweights_loader.errors import InterruptedByUserError, LoaderError, NoRoomError, TerminatedError
 from modelweights_loader.sources.contract import SourceChangedError, SourceUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelweights_loader.errors import LoaderError
-
+_Result = TypeVar("_Result")
 MAX_RETRY_AFTER_SECONDS = 300.0
-_FIRST_SECONDS = 0.5
+DEFAULT_FIRST_WAIT_SECONDS = 0.5
 _LONGEST_SECONDS = 60.0
 DEFAULT_MAX_ATTEMPTS = 8
 # Another content needs another listing, room another call, and who is told to end doesn't begin again.
@@ -34,7 +33,7 @@ class Backoff:
     def __init__(
         self,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
-        first_seconds: float = _FIRST_SECONDS,
+        first_seconds: float = DEFAULT_FIRST_WAIT_SECONDS,
         draw: Callable[[], float] = random.random,
     ) -> None:
         """Begins to count.
@@ -71,3 +70,34 @@ class Backoff:
             return longest * self._draw()
         # Nobody comes back before the time that was asked for, and not all at that very moment.
         return min(max(asked, 0.0), MAX_RETRY_AFTER_SECONDS) + self._first_seconds * self._draw()
+
+
+def repeat(
+    attempt: Callable[[], _Result],
+    backoff: Backoff,
+    sleep: Callable[[float], None],
+    say: Callable[[str], None] = lambda _: None,
+) -> _Result:
+    """Tries again as long as that may help.
+
+    Args:
+        attempt: What to do.
+        backoff: Counts failures.
+        sleep: Waits for so many seconds.
+        say: Told of each failure that isn't the last one.
+
+    Returns:
+        What the attempt that went well gave.
+
+    Raises:
+        LoaderError: The last failure.
+    """
+    while True:
+        try:
+            return attempt()
+        except LoaderError as error:
+            wait = backoff.next_wait(error)
+            if wait is None:
+                raise
+            say(f"{error.message}; asked again in {wait:.1f} s")
+            sleep(wait)

@@ -10,7 +10,6 @@ over too, reading them from the page cache where they were just written, and lea
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import threading
@@ -18,7 +17,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modelweights_loader.errors import BadCheckpointError, TryAgainError
-from modelweights_loader.fetch.folders import Folder, refuse_planted, saying, split
+from modelweights_loader.expected_hashes import start_git_blob
+from modelweights_loader.fetch.folders import Folder, refuse_planted, saying
 from modelweights_loader.fetch.write_back import allocate
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Transfer:
         self._sha256: Any = hashlib.sha256()
         self._git: Any = None
         if self.file.git_blob and self.file.size_bytes >= 0:
-            self._git = hashlib.sha1(b"blob %d\0" % self.file.size_bytes, usedforsecurity=False)
+            self._git = start_git_blob(self.file.size_bytes)
 
     @property
     def is_small(self) -> bool:
@@ -110,9 +110,7 @@ class Transfer:
         """
         if self.descriptor >= 0:
             return
-        place, name = split(self.file.path)
-        with contextlib.ExitStack() as opened:
-            folder = opened.enter_context(files.folder(place, make=True)) if place else files
+        with files.holding(self.file.path, make=True) as (folder, name):
             shown = f"{folder.shown}/{name}"
             if self.prefix:
                 self.descriptor = folder.open(name, os.O_RDWR)
@@ -266,7 +264,7 @@ class Transfer:
         """The hashes of the whole file. Blocks for a read of a small one whose size nobody said."""
         if self.file.git_blob and self._git is None:
             # git's hash begins with the size.
-            self._git = hashlib.sha1(b"blob %d\0" % self.frontier, usedforsecurity=False)
+            self._git = start_git_blob(self.frontier)
             self._git.update(os.pread(self.descriptor, self.frontier, 0))
         return Digests(self._sha256.hexdigest(), self._git.hexdigest() if self._git is not None else "")
 

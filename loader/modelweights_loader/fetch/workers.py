@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from modelweights_loader.errors import LoaderError, TryAgainError
 from modelweights_loader.fetch.bandwidth import TokenBucket
 from modelweights_loader.fetch.folders import saying
-from modelweights_loader.fetch.retry import Backoff
+from modelweights_loader.fetch.retry import DEFAULT_FIRST_WAIT_SECONDS, DEFAULT_MAX_ATTEMPTS, Backoff
 from modelweights_loader.fetch.schedule import Schedule
 from modelweights_loader.fetch.syncing import Syncer
 from modelweights_loader.fetch.transfer import UNKNOWN_END, Claim, Transfer, find_mismatch
@@ -66,8 +66,8 @@ class DownloadOptions(NamedTuple):
     num_connections: int = 8
     part_bytes: int = 2**25
     max_bytes_per_second: float = 0.0
-    max_attempts: int = 8
-    first_wait_seconds: float = 0.5
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    first_wait_seconds: float = DEFAULT_FIRST_WAIT_SECONDS
 
 
 class Counts:

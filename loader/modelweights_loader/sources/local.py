@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PIECE_BYTES = 2**19
-_MAX_FILES = 1_000_000
 _MAX_DEPTH = 32
 
 
