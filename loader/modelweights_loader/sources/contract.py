@@ -148,3 +148,25 @@ def digest_listing(files: tuple[RemoteFile, ...]) -> str:
 
     lines = sorted([file.path, file.size_bytes, file.version or file.sha256] for file in files)
     return f"sha256:{hashlib.sha256(json.dumps(lines).encode()).hexdigest()}"
+
+
+def pin_listing(files: tuple[RemoteFile, ...], asked: str, shown: str, what: str = "files") -> str:
+    """Make the revision of a listing, which must be the one that was asked for.
+
+    Args:
+        files: See `digest_listing`.
+        asked: The revision that must still hold, or "".
+        shown: The source, for messages.
+        what: What it holds, likewise.
+
+    Returns:
+        From `digest_listing`.
+
+    Raises:
+        WillNotWorkError: SourceChanged: it gives another one.
+    """
+    revision = digest_listing(files)
+    if asked not in {"", revision}:
+        message = f"{shown} has changed: its list gives {revision}, not {asked}; remove the pin, or put the {what} back"
+        raise WillNotWorkError(message, reason="SourceChanged")
+    return revision

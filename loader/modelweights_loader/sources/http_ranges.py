@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from email.message import Message
 
+    from modelweights_loader.sources.contract import SourceOptions
     from modelweights_loader.sources.proxies import Proxy
 
 # Larger ones save nothing on loopback; each connection has one.
@@ -37,6 +38,7 @@ _OK = 200
 _PARTIAL = 206
 _TOO_FAR = 416
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # What is left of a short answer is read so that its connection can be used again.
 _DRAIN_BYTES = 64 << 10
 
@@ -321,6 +323,20 @@ class HttpClient:
             connection.http.close()
         for connection in busy:
             connection.shut()
+
+
+def make_client(options: SourceOptions) -> HttpClient:
+    """Make a client as a source is told; connects to nothing.
+
+    Args:
+        options: Of the source.
+
+    Returns:
+        The caller closes it.
+    """
+    return HttpClient(
+        stall_seconds=options.stall_seconds, num_connections=options.num_connections, ca_file=options.ca_file
+    )
 
 
 def format_range(begin: int, end: int) -> dict[str, str]:

@@ -89,7 +89,7 @@ def _import_library() -> Any:
         from huggingface_hub import constants  # noqa: PLC0415 - see above
     except ImportError as error:
         message = f"huggingface_hub can't be imported ({error}); install modelweights-operator[sources]"
-        raise WillNotWorkError(message, reason="MissingLibrary") from error
+        raise WillNotWorkError(message, reason="LibraryMissing") from error
     # What it says names URLs, and HF_DEBUG makes each of its loggers talk.
     logger = logging.getLogger("huggingface_hub")
     logger.handlers, logger.propagate = [logging.NullHandler()], False

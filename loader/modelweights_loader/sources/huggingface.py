@@ -12,11 +12,18 @@ import threading
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from modelweights_loader.errors import UsageError, WillNotWorkError, error_from_os
-from modelweights_loader.small_files import read_regular
+from modelweights_loader.errors import UsageError, WillNotWorkError
 from modelweights_loader.sources.contract import Listing, SourceChangedError
-from modelweights_loader.sources.http_ranges import HttpClient, format_range, join_url, parse_origin, read_answer
+from modelweights_loader.sources.http_ranges import (
+    REDIRECTS,
+    format_range,
+    join_url,
+    make_client,
+    parse_origin,
+    read_answer,
+)
 from modelweights_loader.sources.hub_errors import HubRequest, explain_hub_status, explain_storage_status
+from modelweights_loader.sources.secret_file import SECRET_MISSING, read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
 _HUB = "https://huggingface.co"
 _DEFAULT_REVISION = "main"
 _TOKEN = re.compile(r"[!-~]{1,4096}")
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS = 5
 _RANGE_STATUS = frozenset({200, 206, 416})
 # The hub gives such a file itself; or the mirror knows no HEAD, and the first range shows what it does.
@@ -57,9 +63,7 @@ class HuggingFaceSource:
             self._origin = parse_origin(self._endpoint)
         except WillNotWorkError as error:
             raise UsageError(f"the endpoint of the hub: {error.message}") from error
-        self._http = HttpClient(
-            stall_seconds=options.stall_seconds, num_connections=options.num_connections, ca_file=options.ca_file
-        )
+        self._http = make_client(options)
         # Signed URLs by path: never to be shown.
         self._locations: dict[str, str] = {}
         # One thread at a time asks for the signed URL of a file.
@@ -116,7 +120,7 @@ class HuggingFaceSource:
                 # Without a range: the hub binds a link to the range that it was asked for with.
                 answer = self._send("HEAD", url, {})
                 self._check_commit(answer, file)
-                if answer.status not in _REDIRECTS:
+                if answer.status not in REDIRECTS:
                     if answer.status not in _HEAD_STATUS:
                         self._accept(answer, None, file)
                     answer.close()
@@ -141,7 +145,7 @@ class HuggingFaceSource:
             answer = self._send("GET", url, format_range(begin, end), trusted=storage is None)
             if storage is None:
                 self._check_commit(answer, file)
-            if answer.status not in _REDIRECTS:
+            if answer.status not in REDIRECTS:
                 return answer, storage
             url = _take_location(answer, url, file)
             if storage is None and parse_origin(url) != self._origin:
@@ -195,15 +199,8 @@ def _take_location(answer: Answer, url: str, file: RemoteFile) -> str:
 
 def _read_token(path: str) -> str:
     remedy = "put the token into the Secret (or the file), or leave the token out for public repositories"
-    try:
-        text = read_regular(path).decode("ascii", "replace").strip()
-    except FileNotFoundError as error:
-        raise WillNotWorkError(f"there is no token in {path}; {remedy}", reason="SecretMissing") from error
-    except OSError as error:
-        raise error_from_os(error, path, "read the token in") from error
-    if not text:
-        raise WillNotWorkError(f"the token in {path} is empty; {remedy}", reason="SecretMissing")
+    text = read_secret(path, "token", remedy)
     if _TOKEN.fullmatch(text) is None:
         message = f"{path} holds no token (one line without blanks); {remedy}"
-        raise WillNotWorkError(message, reason="SecretMissing")
+        raise WillNotWorkError(message, reason=SECRET_MISSING)
     return text

@@ -18,7 +18,7 @@ from modelweights_loader.sources.contract import (
     RemoteFile,
     SourceChangedError,
     SourceUnavailableError,
-    digest_listing,
+    pin_listing,
 )
 from modelweights_loader.sources.objectstore_config import allows_http, open_store, parse_bucket
 from modelweights_loader.sources.objectstore_errors import Place, convert_error
@@ -121,10 +121,7 @@ class BucketSource:
 
     def _finish(self, files: tuple[RemoteFile, ...]) -> Listing:
         url = self._bucket.url
-        revision = digest_listing(files)
-        if self._options.revision not in {"", revision}:
-            message = f"{url} has changed: its list gives {revision}, not {self._options.revision}; remove the pin, or put the objects back"
-            raise WillNotWorkError(message, reason="SourceChanged")
+        revision = pin_listing(files, self._options.revision, url, what="objects")
         hashed = add_hashes(files, self._read_whole, url)
         notes = [hashed.said] if hashed.said else []
         if allows_http(self._options.endpoint):

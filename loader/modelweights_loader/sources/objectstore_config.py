@@ -11,8 +11,9 @@ import os
 import urllib.parse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from modelweights_loader.errors import UsageError, WillNotWorkError, describe_os_error, error_from_os
+from modelweights_loader.errors import UsageError, WillNotWorkError, describe_os_error
 from modelweights_loader.sources.redaction import redact_url
+from modelweights_loader.sources.secret_file import SECRET_MISSING, read_secret
 from modelweights_loader.sources.tls import make_tls_context
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ _CREDENTIALS = {
         "AZURE_TENANT_ID": "tenant_id",
     },
 }
-_MAX_CREDENTIAL_BYTES = 64 * 2**10
 _MAX_CA_BYTES = 16 * 2**20
 _ACCOUNT = "account_name"
 
@@ -125,31 +125,16 @@ def read_credentials(folder: str, scheme: str) -> dict[str, str]:
         names = sorted(name for name in os.listdir(folder) if not name.startswith(".."))
     except OSError as error:
         message = f"no credentials in {folder} ({describe_os_error(error)}); make the Secret, with keys of {listed}"
-        raise WillNotWorkError(message, reason="SecretMissing") from error
+        raise WillNotWorkError(message, reason=SECRET_MISSING) from error
     if not names:
         message = f"no credentials in {folder}: it is empty; make the Secret, with keys of {listed}"
-        raise WillNotWorkError(message, reason="SecretMissing")
+        raise WillNotWorkError(message, reason=SECRET_MISSING)
     unknown = [name for name in names if name not in known]
     if unknown:
         message = f"{folder} has {', '.join(map(repr, unknown[:5]))}, which {scheme}:// doesn't know; its keys may be {listed}"
         raise WillNotWorkError(message, reason="UnknownCredential")
-    return {known[name]: _read_credential(os.path.join(folder, name)) for name in names}
-
-
-def _read_credential(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_CREDENTIAL_BYTES + 1)
-    except OSError as error:
-        raise error_from_os(error, path, "read") from error
-    try:
-        value = content.decode().strip()
-    except UnicodeDecodeError:
-        value = ""
-    if not value or len(content) > _MAX_CREDENTIAL_BYTES:
-        message = f"{path} is empty, too long or no text; put the credential itself into the Secret"
-        raise WillNotWorkError(message, reason="SecretMissing")
-    return value
+    remedy = "put the credential itself into the Secret"
+    return {known[name]: read_secret(os.path.join(folder, name), "credential", remedy) for name in names}
 
 
 def allows_http(url: str) -> bool:

@@ -12,26 +12,28 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from modelweights_loader.errors import UsageError, WillNotWorkError, error_from_os
+from modelweights_loader.errors import UsageError, WillNotWorkError
 from modelweights_loader.sources.contract import (
     Listing,
     RangesNotSupportedError,
     RemoteFile,
     SourceChangedError,
     SourceUnavailableError,
-    digest_listing,
+    pin_listing,
 )
 from modelweights_loader.sources.http_errors import read_retry_after
 from modelweights_loader.sources.http_ranges import (
     PIECE_BYTES,
-    HttpClient,
+    REDIRECTS,
     format_range,
     join_url,
+    make_client,
     parse_origin,
     read_answer,
 )
 from modelweights_loader.sources.objectstore_https_names import FILES, Names, find_names
 from modelweights_loader.sources.redaction import redact_url
+from modelweights_loader.sources.secret_file import SECRET_MISSING, read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,12 +44,10 @@ if TYPE_CHECKING:
     from modelweights_loader.sources.http_ranges import Answer
 
 _MAX_REDIRECTS = 5
-_REDIRECTS = {301, 302, 303, 307, 308}
 _GIVEN = {200, 206}
 _GONE = {404, 410}
 _NO_HEAD = {403, 405, 501}
 _BUSY = {408, 425, 429, 500, *range(502, 600)}
-_MAX_TOKEN_BYTES = 64 * 2**10
 
 
 class Entry(NamedTuple):
@@ -102,10 +102,7 @@ class HttpsSource:
         return self._finish(files, names.said)
 
     def _finish(self, files: tuple[RemoteFile, ...], said: str) -> Listing:
-        revision = digest_listing(files)
-        if self._options.revision not in {"", revision}:
-            message = f"{self.url} has changed: its files give {revision}, not {self._options.revision}; remove the pin, or put the files back"
-            raise WillNotWorkError(message, reason="SourceChanged")
+        revision = pin_listing(files, self._options.revision, self.url)
         notes = [f"files from {said}"]
         if any(not file.version for file in files):
             notes.append("WARNING: the server has no versions (ETag, Last-Modified), so that only hashes show a change")
@@ -237,7 +234,7 @@ class HttpsSource:
         for _ in range(_MAX_REDIRECTS + 1):
             answer = self._client.send(method, url, {**headers, **self._authorize(url)})
             target = answer.headers.get("Location")
-            if answer.status not in _REDIRECTS or not target:
+            if answer.status not in REDIRECTS or not target:
                 return answer
             answer.close()
             target = join_url(url, target)
@@ -252,17 +249,10 @@ class HttpsSource:
         path = self._options.token_file
         if path is None or self._options.anonymous or parse_origin(url) != self._origin:
             return {}
-        try:
-            with open(path, "rb") as file:
-                token = file.read(_MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
-        except FileNotFoundError as error:
-            message = f"no token in {path}; make the Secret, or leave the token out"
-            raise WillNotWorkError(message, reason="SecretMissing") from error
-        except OSError as error:
-            raise error_from_os(error, path, "read") from error
-        if not token or not token.isprintable() or "\ufffd" in token:
+        token = read_secret(path, "token", "make the Secret, or leave the token out")
+        if not (token.isascii() and token.isprintable()):
             message = f"{path} holds no token; put it there in one line"
-            raise WillNotWorkError(message, reason="SecretMissing")
+            raise WillNotWorkError(message, reason=SECRET_MISSING)
         return {"Authorization": f"Bearer {token}"}
 
     def _refuse(self, answer: Answer, name: str) -> LoaderError:
@@ -280,20 +270,6 @@ class HttpsSource:
         if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
             return WillNotWorkError(f"{said}: the proxy wants a password; set it in its URL", reason="ProxyRefused")
         return WillNotWorkError(f"{said}: the server refuses the request ({status}); check the URL", reason="Refused")
-
-
-def make_client(options: SourceOptions) -> HttpClient:
-    """Makes a client; connects to nothing.
-
-    Args:
-        options: Of the source.
-
-    Returns:
-        The caller closes it.
-    """
-    return HttpClient(
-        stall_seconds=options.stall_seconds, num_connections=options.num_connections, ca_file=options.ca_file
-    )
 
 
 def _check_url(url: str, options: SourceOptions) -> None:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from modelweights_loader.errors import LoaderError
 from modelweights_loader.sources.contract import SourceChangedError, SourceUnavailableError
 from modelweights_loader.sources.http_errors import read_retry_after
-from modelweights_loader.sources.http_ranges import format_range, read_answer
+from modelweights_loader.sources.http_ranges import format_range, make_client, read_answer
 from modelweights_loader.sources.objectstore_errors import convert_error, explain_answer
-from modelweights_loader.sources.objectstore_https import make_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
