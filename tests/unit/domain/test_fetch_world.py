@@ -6,18 +6,18 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import names
 from modelweights_operator.domain.snapshot import ContainerState, StagingJob, StagingPod
+from tests.unit.domain.machine import WorldMachine, pick
 from tests.unit.domain.samples import failure_text, fetch_ended, make_fetch_spec, make_pod, report_text, resolve_ended
 from tests.unit.domain.test_conditions import check_kstatus
 from tests.unit.domain.world import World
 
 NODE_NAMES = ["node-a", "node-b", "node-c"]
 
-pick = st.integers(0, 99)
 specs = st.builds(
     lambda branch, threads, cap: make_fetch_spec(
         {"huggingFace": {"repository": "org/name", "revision": branch}},
@@ -43,15 +43,13 @@ def youngest(job: StagingJob) -> StagingPod:
     return max(job.pods, key=lambda pod: pod.created_at)
 
 
-class Site(RuleBasedStateMachine):
+class Site(WorldMachine):
     """Rules are what happens; after each of them the operator runs, is slow, or dies half way."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
         self.commits = 0
         self.epoch = 0
-        self.planned = False
         self.ready: dict[int, set[str]] = {}
 
     @property
@@ -120,41 +118,16 @@ class Site(RuleBasedStateMachine):
     @precondition(lambda self: self.world.jobs)
     @rule(which=pick, how=st.sampled_from(["good", "good", "Broken", "Gone", "NoSafetensors", "SourceChanged"]))
     def job_ends(self, which: int, how: str) -> None:
-        self._end(self._job(which), how)
+        self._end(self.job(which), how)
 
     @precondition(lambda self: self.world.jobs)
     @rule(which=pick)
     def pods_are_collected(self, which: int) -> None:
-        job = self._job(which)
+        job = self.job(which)
         if job.state != "Active":
             self.world.jobs[job.name] = replace(job, pods=())
 
-    @precondition(lambda self: self.world.jobs)
-    @rule(which=pick)
-    def someone_removes_a_job(self, which: int) -> None:
-        del self.world.jobs[self._job(which).name]
-
-    @rule()
-    def garbage_is_collected(self) -> None:
-        self.world.collect()
-
-    @rule(seconds=st.sampled_from([1, 15, 700]))
-    def time_passes(self, seconds: int) -> None:
-        self.world.pass_time(seconds)
-
-    @rule()
-    def operator_runs(self) -> None:
-        self.world.cycle()
-        self.planned = True
-
-    @rule(steps=st.integers(0, 6))
-    def operator_dies_half_way(self, steps: int) -> None:
-        self.world.cycle(steps)
-
     # --- its parts ------------------------------------------------------------------------------------------------
-
-    def _job(self, which: int) -> StagingJob:
-        return self.world.jobs[sorted(self.world.jobs)[which % len(self.world.jobs)]]
 
     def _pod(self, *containers: ContainerState) -> StagingPod:
         self.world.pass_time(0.001)
@@ -180,7 +153,7 @@ class Site(RuleBasedStateMachine):
         return replace(pod, containers=(*before, fetch_ended(revision), ContainerState("prefetch")))
 
     def _change(self, which: int, pods: Any) -> None:
-        job = self._job(which)
+        job = self.job(which)
         changed = pods(job) if job.state == "Active" and not job.deleting else ()
         if changed:
             self.world.jobs[job.name] = replace(job, pods=changed)

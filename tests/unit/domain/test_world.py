@@ -4,10 +4,11 @@ from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import names
+from tests.unit.domain.machine import WorldMachine, pick
 from tests.unit.domain.samples import DIGEST_A, DIGEST_B, OWNER_UID, make_spec
 from tests.unit.domain.test_conditions import check_kstatus
 from tests.unit.domain.world import World
@@ -15,7 +16,6 @@ from tests.unit.domain.world import World
 NODE_NAMES = ["node-a", "node-b", "node-c", "node-d"]
 LABEL = names.node_label(OWNER_UID)
 
-pick = st.integers(0, 99)
 specs = st.builds(
     lambda threads, need, cap, suspend: make_spec(
         prefetch={"numThreads": threads},
@@ -29,13 +29,11 @@ specs = st.builds(
 )
 
 
-class Cluster(RuleBasedStateMachine):
+class Cluster(WorldMachine):
     """Rules are what happens; after each of them the operator runs, is slow, or dies half way."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
-        self.planned = False
         self.largest_cap = 0
         self.cut_off: set[str] = set()
 
@@ -80,29 +78,7 @@ class Cluster(RuleBasedStateMachine):
     @precondition(lambda self: self.world.jobs)
     @rule(which=pick, exit_code=st.sampled_from([0, 0, 0, 10, 30, 137]))
     def job_ends(self, which: int, exit_code: int) -> None:
-        self.world.end_job(self._job(which), exit_code)
-
-    @precondition(lambda self: self.world.jobs)
-    @rule(which=pick)
-    def someone_removes_a_job(self, which: int) -> None:
-        del self.world.jobs[self._job(which)]
-
-    @rule()
-    def garbage_is_collected(self) -> None:
-        self.world.collect()
-
-    @rule(seconds=st.sampled_from([1, 15, 120, 700]))
-    def time_passes(self, seconds: int) -> None:
-        self.world.pass_time(seconds)
-
-    @rule()
-    def operator_runs(self) -> None:
-        self.world.cycle()
-        self.planned = True
-
-    @rule(steps=st.integers(0, 6))
-    def operator_dies_half_way(self, steps: int) -> None:
-        self.world.cycle(steps)
+        self.world.end_job(self.job(which).name, exit_code)
 
     @rule()
     def status_is_lost(self) -> None:
@@ -111,9 +87,6 @@ class Cluster(RuleBasedStateMachine):
 
     def _node(self, which: int) -> str:
         return sorted(self.world.nodes)[which % len(self.world.nodes)]
-
-    def _job(self, which: int) -> str:
-        return sorted(self.world.jobs)[which % len(self.world.jobs)]
 
     # --- what must hold -------------------------------------------------------------------------------------------
 
