@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.cluster.build import ensure_program
-from tests.cluster.images import write_image_archive
 from tests.cluster.pki import Authority
 from tests.debian import Tool, ensure
 from tests.e2e.client import path_of
+from tests.e2e.files import push_files
 from tests.e2e.objects import RESTRICTED
 from tests.e2e.site import Site
 from tests.json_client import Json
@@ -212,12 +212,7 @@ def _push_nginx(site: Site) -> str:
 def _push_program(site: Site, name: str, files: Mapping[str, tuple[bytes, int]]) -> str:
     """An image of these files alone, with another tag for other content."""
     digest = hashlib.sha256(b"\0".join(path.encode() + content for path, (content, _) in sorted(files.items())))
-    name_and_tag = f"test-{name}:{digest.hexdigest()[:16]}"
-    archive = site.checkpoints / f"{name}.tar"
-    write_image_archive(files, name_and_tag, archive, user="65532:65532")
-    reference = site.cluster.push_image(archive, name_and_tag)
-    archive.unlink()
-    return reference
+    return push_files(site, f"test-{name}:{digest.hexdigest()[:16]}", files, user="65532:65532")
 
 
 def _make_service(site: Site, namespace: str, name: str, *ports: int) -> str:

@@ -12,10 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cluster import commands
-from tests.cluster.embedded import Embedded
-from tests.cluster.images import write_image_archive
 from tests.e2e.client import path_of
+from tests.e2e.files import push_files
 from tests.e2e.objects import RESTRICTED, model_weights, stand_in_pod
 from tests.e2e.site import Site
 from tests.installation import condition
@@ -40,19 +38,6 @@ def pack(folder: Path) -> dict[str, tuple[bytes, int]]:
     """A checkpoint's files as they go into an image."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {f"{FOLDER}/{path.relative_to(folder)}": (path.read_bytes(), 0o644) for path in paths}
-
-
-def push(site: Site, name_and_tag: str, files: dict[str, tuple[bytes, int]], **layout: Any) -> str:
-    """Bring an image to the registry; its reference."""
-    archive = site.checkpoints / "image.tar"
-    write_image_archive(files, name_and_tag, archive, **layout)
-    try:
-        return site.cluster.push_image(archive, name_and_tag)
-    finally:
-        archive.unlink()
-        if isinstance(site.cluster, Embedded):
-            # The store outlives the cluster, and each run's images have tags of their own.
-            commands.run(["buildah", "rmi", f"localhost/{name_and_tag}"], check=False)
 
 
 def image_model(namespace: str, name: str, reference: str, node: str = "", policy: str = "", **spec: Any) -> Json:
@@ -123,7 +108,7 @@ def test_an_image_is_staged_and_the_engines_pod_finds_it_warm(
     weights = {name: files.pop(name) for name in list(files) if name.endswith(".safetensors")}
     below = {"below": weights} if layout.two_layers else {}
     above = files if layout.two_layers else {**files, **weights}
-    reference = push(site, f"minilm-image:{uuid.uuid4().hex[:8]}", above, owner=layout.owner, **below)
+    reference = push_files(site, f"minilm-image:{uuid.uuid4().hex[:8]}", above, owner=layout.owner, **below)
     run(site, reader(site, namespace, "evict", reference, uid=layout.owner, command=["python3", "-c", EVICT]))
     cold = json.loads(run(site, reader(site, namespace, "before", reference, uid=layout.owner)))
 
@@ -158,7 +143,7 @@ def told(measured: Json) -> str:
 
 
 def test_a_copy_of_an_image_lies_on_the_node(site: Site, namespace: str) -> None:
-    reference = push(site, f"copied-image:{uuid.uuid4().hex[:8]}", pack(site.checkpoints / "split"))
+    reference = push_files(site, f"copied-image:{uuid.uuid4().hex[:8]}", pack(site.checkpoints / "split"))
     site.client.make(image_model(namespace, "copy", reference, storage={}))
     status = site.await_condition(namespace, "copy", seconds=120)["status"]
     assert status["published"]["path"].startswith(f"/models/{namespace}/copy/")
@@ -187,13 +172,13 @@ def test_an_image_that_is_not_there_is_named_and_pulled_once_it_comes(site: Site
     print(found["message"])
     assert found["reason"] == "ImagePullFailed"
     assert f"image {reference} can't be pulled" in found["message"]
-    assert push(site, tag, pack(site.checkpoints / "split")) == reference
+    assert push_files(site, tag, pack(site.checkpoints / "split")) == reference
     # The kubelet asks again by itself, with a back-off.
     site.await_condition(restricted, "late", seconds=150)
 
 
 def test_an_image_that_is_never_to_be_pulled_is_named_where_it_lacks(site: Site, restricted: str) -> None:
-    reference = push(site, f"unpulled-image:{uuid.uuid4().hex[:8]}", pack(site.checkpoints / "split"))
+    reference = push_files(site, f"unpulled-image:{uuid.uuid4().hex[:8]}", pack(site.checkpoints / "split"))
     site.client.make(image_model(restricted, "unpulled", reference, site.cluster.gpu_nodes[0], "Never"))
     found = stalled(site, restricted, "unpulled")
     print(found["message"])
@@ -207,10 +192,10 @@ def test_an_image_that_is_never_to_be_pulled_is_named_where_it_lacks(site: Site,
 def test_a_tag_that_moved_between_two_nodes_is_found_out(site: Site, restricted: str) -> None:
     first, second = site.cluster.gpu_nodes
     tag = f"moving-image:{uuid.uuid4().hex[:8]}"
-    reference = push(site, tag, pack(site.checkpoints / "split"))
+    reference = push_files(site, tag, pack(site.checkpoints / "split"))
     site.client.make(image_model(restricted, "moving", reference, first))
     site.await_condition(restricted, "moving", seconds=120)
-    assert push(site, tag, pack(site.checkpoints / "real")) == reference
+    assert push_files(site, tag, pack(site.checkpoints / "real")) == reference
     selector: Json = {"kubernetes.io/hostname": None, "nvidia.com/gpu.present": "true"}
     patch = {"spec": {"placement": {"nodeSelector": selector}}}
     site.client.patch(path_of("ModelWeights", restricted, "moving"), patch)

@@ -15,6 +15,7 @@ import pytest
 from modelweights_loader.checkpoint import find_checkpoint
 from modelweights_operator.domain import names
 from tests.e2e.client import path_of
+from tests.e2e.files import SUMS, parse_sums, sums_on_node
 from tests.e2e.objects import RESTRICTED, model_weights, models_mount, models_volume, stand_in_pod
 from tests.e2e.processes import freeze_step
 from tests.e2e.site import SPLIT, STORAGE_CLAIM, STORAGE_CLASS_OF_CLAIM, Site
@@ -94,18 +95,6 @@ def _staging_pods(site: Site, namespace: str) -> list[Json]:
     return list(found.values())
 
 
-def sums_on_node(site: Site, node: str, folder: str) -> dict[str, str]:
-    """sha256 of each file, as the node has them."""
-    return parse_sums(site.cluster.node_exec(node, ["sh", "-ec", f'cd "$1" && {_SUMS}', "sh", folder]))
-
-
-_SUMS = "find . -type f -exec sha256sum {} +"
-
-
-def parse_sums(text: str) -> dict[str, str]:
-    return {line[66:].removeprefix("./"): line[:64] for line in text.splitlines()}
-
-
 def _sums_here(folder: Path) -> dict[str, str]:
     """sha256 of each file that an engine would read; others aren't fetched."""
     files = find_checkpoint(str(folder)).files
@@ -140,7 +129,7 @@ def test_missing_secret_is_named(site: Site, module_namespace: str, late: str) -
 def test_hugging_face_repository_reaches_every_node(site: Site, servers: Servers, module_namespace: str) -> None:
     pod = stand_in_pod(module_namespace, "engine", site.images.loader, "minilm", **models_volume())
     where = {"fieldRef": {"fieldPath": f"metadata.annotations['{names.PATH_ANNOTATION}']"}}
-    command = ["sh", "-c", f'cd "$MODEL_PATH" && {_SUMS}; exec sleep 3600']
+    command = ["sh", "-c", f'cd "$MODEL_PATH" && {SUMS}; exec sleep 3600']
     pod["spec"]["containers"][0].update(
         {"command": command, "env": [{"name": "MODEL_PATH", "valueFrom": where}], **models_mount()}
     )
@@ -287,7 +276,7 @@ def test_bucket_is_staged_where_only_restricted_pods_are_let_in(site: Site, serv
     assert model["status"]["source"]["revision"].startswith("sha256:")
 
     reader = {
-        "command": ["sh", "-c", f'cd "/data/$HERE" && {_SUMS}'],
+        "command": ["sh", "-c", f'cd "/data/$HERE" && {SUMS}'],
         "env": [{"name": "HERE", "value": f"bucket/{hexadecimal}"}],
         "securityContext": {**RESTRICTED, "runAsUser": 4711},
         "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],

@@ -12,10 +12,10 @@ import pytest
 
 from tests.checkpoints.synthetic import make_synthetic
 from tests.e2e.client import path_of
+from tests.e2e.files import sums_on_node
 from tests.e2e.objects import model_weights
 from tests.e2e.site import Site
 from tests.e2e.source_servers import HubServer, start_hub
-from tests.e2e.test_sources import sums_on_node
 from tests.polling import poll
 
 SIZE_BYTES = 2 * 2**30
