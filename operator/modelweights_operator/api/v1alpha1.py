@@ -554,6 +554,12 @@ class NodeStatus(Model):
     message: str = Field(default="", max_length=1024, description="Why, in a sentence; empty when ready.")
     attempts: int = Field(default=0, ge=0, description="Stagings that failed in a row.")
     exit_code: int = Field(default=0, ge=0, description="The loader's exit code when it failed.")
+    progress_percent: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="How far the step under way is, where it takes longer than a minute; left out when none does.",
+    )
     staging_digest: str = Field(
         default="",
         max_length=16,
