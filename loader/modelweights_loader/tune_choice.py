@@ -17,8 +17,8 @@ from modelweights_loader.quantity import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Rounds on the same node differ by this much without a reason.
-MARGIN = 0.05
+# Medians of two ways that cost the same differed by up to 7.4 % in ten runs on an idle node (docs/tuning.md).
+MARGIN = 0.08
 # A median of fewer says nothing about the next one.
 MIN_ROUNDS = 3
 # After the first round only this many of each format go on, and none that is this many times slower than the best of it.
