@@ -40,6 +40,9 @@ _ONLY_FASTSAFETENSORS: Final = "above 1 needs loadFormat fastsafetensors: safete
 MAX_NODES: Final = 2000
 """More nodes than this would take the object past what etcd and watchers bear: it stalls with the advice to split."""
 
+MAX_PREVIOUS: Final = 8
+MAX_DIGESTS_BESIDE: Final = 8
+
 _ONLY_FETCHED: Final = (
     "files is for what is fetched: a huggingFace or objectStore source, or a copy that storage asks for"
 )
@@ -519,6 +522,11 @@ class Revision(Model):
     revision: str = Field(
         default="", max_length=80, description="Of a fetched source: the commit, or the digest of what was listed."
     )
+    requested: str = Field(
+        default="",
+        max_length=255,
+        description="Of a huggingFace source: the revision as the spec asked for it when this was staged.",
+    )
     file_count: int = Field(default=0, ge=0, description="Number of files.")
     size_bytes: int = Field(default=0, ge=0, description="Bytes of all files.", json_schema_extra={"format": "int64"})
     tensor_count: int = Field(default=0, ge=0, description="Number of tensors.")
@@ -528,6 +536,11 @@ class Revision(Model):
     since: str = Field(
         default="",
         description="When it became the published one, or was first proven.",
+        json_schema_extra={"format": "date-time"},
+    )
+    superseded_at: str = Field(
+        default="",
+        description="When another one was published in its place; only in previous.",
         json_schema_extra={"format": "date-time"},
     )
 
@@ -567,6 +580,11 @@ class NodeStatus(Model):
     )
     manifest_digest: str = Field(
         default="", max_length=80, pattern=_DIGEST, description="The checkpoint that this node proved."
+    )
+    other_digests: tuple[Annotated[str, Field(max_length=80, pattern=_DIGEST)], ...] = Field(
+        default=(),
+        max_length=MAX_DIGESTS_BESIDE,
+        description="Checkpoints beside manifestDigest that this node proved earlier and still has; the latest first.",
     )
     boot_id: str = Field(
         default="",
@@ -615,6 +633,11 @@ class Status(Model):
     published: Revision | None = Field(default=None, description="The checkpoint that pods may start with.")
     candidate: Revision | None = Field(
         default=None, description="What nodes have proven that isn't published: on too few nodes as yet."
+    )
+    previous: tuple[Revision, ...] = Field(
+        default=(),
+        max_length=MAX_PREVIOUS,
+        description="What was published before and nodes still hold; the latest first.",
     )
     summary: Summary = Field(default_factory=Summary, description="Counts of nodes.")
     nodes: dict[str, NodeStatus] = Field(

@@ -194,15 +194,20 @@ def status_json(status: model.Status) -> Json:
     Entries of nodes go without their defaults, since there may be thousands; revisions too, since an unknown time would
     be "", which is no time and has the API server reject the whole status.
     """
-    body = status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"nodes", "published", "candidate"})
+    body = status.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude={"nodes", "published", "candidate", "previous"}
+    )
     for name, revision in (("published", status.published), ("candidate", status.candidate)):
         if revision is not None:
-            body[name] = revision.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    body["nodes"] = {
-        name: entry.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        for name, entry in status.nodes.items()
-    }
+            body[name] = _dump(revision)
+    if status.previous:
+        body["previous"] = [_dump(revision) for revision in status.previous]
+    body["nodes"] = {name: _dump(entry) for name, entry in status.nodes.items()}
     return body
+
+
+def _dump(value: model.Revision | model.NodeStatus) -> Json:
+    return value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 def merge_patch(old: Json, new: Json) -> Json:
