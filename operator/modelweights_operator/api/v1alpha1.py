@@ -43,6 +43,10 @@ MAX_NODES: Final = 2000
 MAX_PREVIOUS: Final = 8
 MAX_DIGESTS_BESIDE: Final = 8
 
+MIN_REFRESH_SECONDS: Final = 300
+_REFRESH_BOUNDS: Final = "must be 0, which turns it off, or at least 300"
+_REFRESH_READS: Final = "refreshIntervalSeconds needs mode PageCache: None warms nothing that could cool"
+
 _ONLY_FETCHED: Final = (
     "files is for what is fetched: a huggingFace or objectStore source, or a copy that storage asks for"
 )
@@ -181,6 +185,10 @@ class Prefetch(Model):
                 ),
                 "numThreads times blockSize must be at most 4Gi",
             ),
+            (
+                "!has(self.refreshIntervalSeconds) || self.refreshIntervalSeconds == 0 || !has(self.mode) || self.mode == 'PageCache'",
+                _REFRESH_READS,
+            ),
         ),
     )
 
@@ -225,6 +233,16 @@ class Prefetch(Model):
             "under pressure. Normal: they count as used, and stay longer."
         ),
     )
+    refresh_interval_seconds: int = Field(
+        default=0,
+        ge=0,
+        le=2_592_000,
+        description=(
+            "How often it is measured again on each node what is in the page cache, and what is missing is read. 0, the "
+            "default, never does; else from 300 (5 minutes) to 2592000 (30 days)."
+        ),
+        json_schema_extra=rules((f"self == 0 || self >= {MIN_REFRESH_SECONDS}", _REFRESH_BOUNDS)),
+    )
 
     @property
     def block_bytes(self) -> int:
@@ -238,6 +256,10 @@ class Prefetch(Model):
             raise ValueError(f"prefetch.blockSize is {self.block_size}: from 4Ki to 1Gi, in steps of 4Ki")
         if self.num_threads * size_bytes > MAX_READ_BYTES_IN_FLIGHT:
             raise ValueError("prefetch.numThreads times prefetch.blockSize must be at most 4Gi")
+        if 0 < self.refresh_interval_seconds < MIN_REFRESH_SECONDS:
+            raise ValueError(f"prefetch.refreshIntervalSeconds {_REFRESH_BOUNDS}")
+        if self.refresh_interval_seconds and self.mode != "PageCache":
+            raise ValueError(f"prefetch.{_REFRESH_READS}")
         return self
 
 
@@ -594,6 +616,11 @@ class NodeStatus(Model):
     )
     resident_bytes: int = Field(
         default=0, ge=0, description="Bytes in the page cache.", json_schema_extra={"format": "int64"}
+    )
+    measured_at: str = Field(
+        default="",
+        description="When residentBytes was measured; only with prefetch.refreshIntervalSeconds.",
+        json_schema_extra={"format": "date-time"},
     )
     prefetch_bytes_per_second: int = Field(
         default=0, ge=0, description="Rate of the prefetch.", json_schema_extra={"format": "int64"}

@@ -67,10 +67,11 @@ def staging_digest(spec: Spec, place: str = "") -> str:
     """
     given = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     validation = {key: value for key, value in given.get("validation", {}).items() if key != "timeoutSeconds"}
+    prefetch = {key: value for key, value in given.get("prefetch", {}).items() if key != "refreshIntervalSeconds"}
     staged: dict[str, Any] = {
         "source": _without_credentials(given["source"]),
         # 16Mi and 16777216 are the same.
-        "prefetch": {**given.get("prefetch", {}), "blockSize": spec.prefetch.block_bytes},
+        "prefetch": {**prefetch, "blockSize": spec.prefetch.block_bytes},
         "validation": validation,
     }
     if spec.is_fetched:

@@ -83,6 +83,7 @@ BASE = {"prefetch": {"numThreads": 4}, "validation": {"mode": "Load"}}
         {"placement": {"minAvailableNodes": 7, "tolerations": [{"key": "a", "operator": "Exists"}]}},
         {"staging": {"labels": {"team": "x"}, "env": [{"name": "A", "value": "b"}], "uid": 1000}},
         {"validation": {"mode": "Load", "timeoutSeconds": 60}},
+        {"prefetch": {"numThreads": 4, "refreshIntervalSeconds": 600}},
     ],
 )
 def test_what_changes_no_result_stages_nothing_again(change: dict[str, object]) -> None:
