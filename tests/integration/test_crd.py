@@ -115,6 +115,11 @@ ACCEPTED = {
     "chosen files": {**hub(), "files": {"include": ["*.safetensors", "x/**"], "exclude": ["a"] * 32}},
     "a storage class": {**hub(), "storage": {"class": "nvme-1"}},
     "a cache": {**hub(), "storage": {"layout": "HuggingFaceCache"}},
+    "files that stay for a while": {**hub(), "storage": {"retention": "Delete", "gracePeriodSeconds": 0}},
+    "files that stay until there is no room": {**hub(), "storage": {"retention": "LeastRecentlyUsed"}},
+    "files that go with the object": {**hub(), "deletionPolicy": "Delete"},
+    "a copy that goes with the object": {"source": claim(), "storage": {}, "deletionPolicy": "Delete"},
+    "files in place that stay": {"source": HOST, "deletionPolicy": "Retain"},
     "an image": image(),
     "an image with all": image("[::1]:5000/a/b__c-d.e:V_1.2", path="x/y..z", pullPolicy="Always"),
     "an image by digest": image(f"registry.example:5000/a@sha256:{'0' * 64}", pullPolicy="Never"),
@@ -254,6 +259,11 @@ REJECTED = {
     "a cache of a claim": ({"source": claim(), "storage": {"layout": "HuggingFaceCache"}}, "needs source.huggingFace"),
     "another layout": ({**hub(), "storage": {"layout": "Zip"}}, "Unsupported value"),
     "a storage class that is a path": ({**hub(), "storage": {"class": "a/b"}}, "should match"),
+    "another retention": ({**hub(), "storage": {"retention": "Sometimes"}}, "Unsupported value"),
+    "a grace period below zero": ({**hub(), "storage": {"gracePeriodSeconds": -1}}, "greater than or equal to 0"),
+    "a grace period of more than a year": ({**hub(), "storage": {"gracePeriodSeconds": 31_536_001}}, "less than or equal to"),
+    "files in place that go": ({"source": HOST, "deletionPolicy": "Delete"}, "deletionPolicy Delete is for what is fetched"),
+    "another deletion policy": ({**hub(), "deletionPolicy": "Orphan"}, "Unsupported value"),
     "an unknown field": ({"source": HOST, "prefech": {}}, 'unknown field "spec.prefech"'),
     "a spec that is text": ("x", "spec"),
 }  # fmt: skip
@@ -300,6 +310,7 @@ def test_defaults_are_filled_in(admin: Kube, namespace: str) -> None:
             "timeoutSeconds": 0,
         },
         "staging": {"resources": {"requests": {"cpu": "100m", "memory": "256Mi"}}, "uid": 65532},
+        "deletionPolicy": "Retain",
         "suspend": False,
     }
 
@@ -311,7 +322,7 @@ def test_defaults_of_fetched_sources_are_filled_in(admin: Kube, namespace: str) 
         "revision": "main",
         "tokenSecretRef": {"name": "t", "key": "token"},
     }
-    assert found["storage"] == {"layout": "Plain"}
+    assert found["storage"] == {"layout": "Plain", "retention": "Delete", "gracePeriodSeconds": 600}
     assert "files" not in found
     assert dry_run(admin, namespace, store())["spec"]["source"]["objectStore"] == {
         "url": "s3://bucket/llama",

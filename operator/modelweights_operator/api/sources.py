@@ -310,3 +310,17 @@ class Storage(Model):
             "given the repository's name find it offline; only with huggingFace."
         ),
     )
+    retention: Literal["Delete", "LeastRecentlyUsed", "Keep"] = Field(
+        default="Delete",
+        description=(
+            "What becomes of a checkpoint on the nodes after another one was published in its place. Delete: it goes "
+            "gracePeriodSeconds later. LeastRecentlyUsed: it stays for a quick way back until a staging finds no room on the "
+            "node's disk. Keep: it stays. What a pod uses never goes."
+        ),
+    )
+    grace_period_seconds: int = Field(
+        default=600,
+        ge=0,
+        le=31_536_000,
+        description="For retention Delete: how long a checkpoint stays after another one was published in its place.",
+    )

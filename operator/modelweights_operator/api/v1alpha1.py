@@ -50,6 +50,9 @@ _REFRESH_READS: Final = "refreshIntervalSeconds needs mode PageCache: None warms
 _ONLY_FETCHED: Final = (
     "files is for what is fetched: a huggingFace or objectStore source, or a copy that storage asks for"
 )
+_DELETES_FETCHED: Final = (
+    "deletionPolicy Delete is for what is fetched: files that are used in place are never deleted by this operator"
+)
 _ONLY_HUGGING_FACE: Final = "storage.layout HuggingFaceCache needs source.huggingFace: others have no repository's name"
 
 _BYTES: Final = "(type(self) == int ? self : quantity(self).asInteger())"
@@ -465,6 +468,13 @@ class Spec(Model):
                 ),
                 _ONLY_HUGGING_FACE,
             ),
+            (
+                (
+                    "!has(self.deletionPolicy) || self.deletionPolicy == 'Retain' || has(self.storage) || "
+                    "has(self.source.huggingFace) || has(self.source.objectStore)"
+                ),
+                _DELETES_FETCHED,
+            ),
         ),
     )
 
@@ -483,6 +493,13 @@ class Spec(Model):
     prefetch: Prefetch = Field(default_factory=Prefetch, description="How it is read into the page cache.")
     validation: Validation = Field(default_factory=Validation, description="How a node proves that it loads.")
     staging: Staging = Field(default_factory=Staging, description="What the staging pods need to be let in.")
+    deletion_policy: Literal["Retain", "Delete"] = Field(
+        default="Retain",
+        description=(
+            "What becomes of the files on the nodes when this object is deleted. Retain leaves them. Delete removes what was "
+            "fetched for it, and the object stays until that is done, or has waited long enough for nodes that are away."
+        ),
+    )
     suspend: bool = Field(
         default=False, description="True starts no further staging; what runs and what is staged stays."
     )
@@ -498,6 +515,8 @@ class Spec(Model):
             raise ValueError(_ONLY_FETCHED)
         if self.storage is not None and self.storage.layout != "Plain" and self.source.hugging_face is None:
             raise ValueError(_ONLY_HUGGING_FACE)
+        if self.deletion_policy == "Delete" and not self.is_fetched:
+            raise ValueError(_DELETES_FETCHED)
         return self
 
 
@@ -633,6 +652,12 @@ class NodeStatus(Model):
         default=0,
         ge=0,
         description="Bytes that came over the network; left out when all was there already.",
+        json_schema_extra={"format": "int64"},
+    )
+    disk_free_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Free bytes of the disk that fetched files go to; only while there is no room for them.",
         json_schema_extra={"format": "int64"},
     )
     last_transition_time: str = Field(

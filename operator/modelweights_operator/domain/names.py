@@ -44,6 +44,8 @@ NODE_LABEL_PREFIX: Final = f"staged.{PREFIX}/"
 
 _CREDENTIALS: Final = frozenset({"tokenSecretRef", "credentialsSecretRef", "anonymous"})
 """How one gets at a source changes nothing of what is there."""
+_RETENTION: Final = frozenset({"retention", "gracePeriodSeconds"})
+"""What becomes of files later changes nothing of what is staged."""
 _SHORT_HASH: Final = 10
 _LABEL_DIGEST: Final = 40
 _JOB_NAME_LIMIT: Final = 52
@@ -77,7 +79,7 @@ def staging_digest(spec: Spec, place: str = "") -> str:
     if spec.is_fetched:
         # Left out where nothing is fetched, so that a version which knew nothing of it gave the same hash.
         staged["files"] = given.get("files", {})
-        staged["storage"] = given.get("storage", {})
+        staged["storage"] = {key: value for key, value in given.get("storage", {}).items() if key not in _RETENTION}
         staged["fetched"] = True
         staged["place"] = place
     return short_hash(json.dumps(staged, sort_keys=True))

@@ -158,6 +158,11 @@ def test_how_one_gets_at_a_source_stages_nothing_again(one: dict[str, object], o
     assert names.source_digest(first) == names.source_digest(second)
 
 
+def test_what_becomes_of_files_later_stages_nothing_again() -> None:
+    kept = make_fetch_spec(storage={"retention": "LeastRecentlyUsed", "gracePeriodSeconds": 5}, deletionPolicy="Delete")
+    assert names.staging_digest(kept) == names.staging_digest(make_fetch_spec(storage={}))
+
+
 def test_a_copy_is_another_staging_than_the_use_in_place() -> None:
     assert names.staging_digest(make_claim_spec(storage={})) != names.staging_digest(make_claim_spec())
 
