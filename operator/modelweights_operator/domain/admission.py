@@ -11,7 +11,7 @@ from typing import Final
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import failures, manifests, storage
 from modelweights_operator.domain.conditions import list_some
-from modelweights_operator.domain.policies import NodeDecision
+from modelweights_operator.domain.policies import NODE_CORDONED, NodeDecision
 from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
 
@@ -53,7 +53,7 @@ def admit(
 ) -> Admission:
     """Give the free places to the nodes that want one: those that failed least often, then in the order of their names.
 
-    What a node that was lost had begun takes no place: it may never end.
+    What a node that was lost had begun takes no place, nor what a drained one had: it may never end.
 
     Args:
         snapshot: The object and the settings, and who fetches in the cluster.
@@ -65,7 +65,7 @@ def admit(
     """
     outcome = Admission(dict(entries))
     nodes = sorted(targets, key=lambda node: (decisions[node.name].wants_job or 0, node.name))
-    alive = [node.name for node in nodes if node.ready]
+    alive = [node.name for node in nodes if node.ready and entries[node.name].reason != NODE_CORDONED]
     free = spec.placement.max_concurrent_nodes - sum(decisions[name].active for name in alive)
     looking = 0 if resolution.may_create else _looks(alive, decisions, entries)
     refusal = _unsupported(entries) or ("" if resolution.may_create else _unresolved(entries, resolution))
@@ -95,7 +95,7 @@ def admit(
 def _looks(alive: Iterable[str], decisions: Mapping[str, NodeDecision], entries: Mapping[str, api.NodeStatus]) -> int:
     """Jobs that may yet find the revision. One that gets nowhere on its node doesn't keep the others from trying."""
     return sum(
-        decisions[name].active and not decisions[name].blocked and entries[name].reason != failures.UNSCHEDULABLE
+        decisions[name].active and not decisions[name].blocked and entries[name].reason not in failures.UNSCHEDULED
         for name in alive
     )
 

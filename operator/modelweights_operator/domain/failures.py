@@ -17,6 +17,7 @@ MAX_QUICK_ATTEMPTS: Final = 5
 OUT_OF_MEMORY: Final = "OOMKilled"
 """As the kubelet says it. A step that anything else killed has the same exit code, 137, and is tried again soon."""
 _KILLED_EXIT_CODE: Final = 137
+_EVICTED: Final = "Evicted"
 
 SOURCE_CHANGED: Final = "SourceChanged"
 MENDED_ELSEWHERE: Final = frozenset(
@@ -33,8 +34,18 @@ MENDED_ELSEWHERE: Final = frozenset(
 """The loader's reasons that call for a Secret or for rights, and for no change of the spec. A private repository that a
 token may not read is `RepositoryNotFound`: the hub tells no more."""
 IMAGE_VOLUMES_NOT_SUPPORTED: Final = "ImageVolumesNotSupported"
+STARTING: Final = "Starting"
 UNSCHEDULABLE: Final = "Unschedulable"
+CLAIM_NOT_READY: Final = "ClaimNotReady"
+JOB_PAUSED: Final = "JobPaused"
+UNSCHEDULED: Final = frozenset({UNSCHEDULABLE, CLAIM_NOT_READY})
+"""The scheduler finds no place for the pod. It looks again by itself, at what changed."""
+EVICTED_REPEATEDLY: Final = "EvictedRepeatedly"
+MAX_EVICTIONS: Final = 3
+"""So often the kubelet evicted the pods of one Job for want of memory or disk: then it is likely the staging's own doing.
+The Job controller makes a new pod each time and counts none of them."""
 IMAGE_PULL_FAILED: Final = "ImagePullFailed"
+_IN_VAIN: Final = frozenset({OUT_OF_MEMORY, EVICTED_REPEATEDLY})
 _IMAGE_REASONS: Final = frozenset(
     {
         "ErrImagePull",
@@ -63,6 +74,7 @@ _CHANGED_HINT: Final = (
 _RUNTIME_HINT: Final = (
     "image volumes need the feature gate ImageVolume in the node's kubelet too, and containerd 2.1, CRI-O 1.31 or newer"
 )
+_TRY_AGAIN: Final = 10
 _WILL_NOT_WORK: Final = 20
 
 
@@ -95,7 +107,7 @@ def backoff_seconds(exit_code: int, attempts: int, reason: str = "") -> float:
     """
     if reason in MENDED_ELSEWHERE:
         return MENDED_BACKOFF_SECONDS
-    if exit_code in PERMANENT_EXIT_CODES or reason == OUT_OF_MEMORY or attempts > MAX_QUICK_ATTEMPTS:
+    if exit_code in PERMANENT_EXIT_CODES or reason in _IN_VAIN or attempts > MAX_QUICK_ATTEMPTS:
         return LONG_BACKOFF_SECONDS
     return float(FIRST_BACKOFF_SECONDS * 2 ** max(attempts - 1, 0))
 
@@ -163,6 +175,23 @@ def without_image_volume(image: str) -> Failure:
     )
 
 
+def evicted_repeatedly(job: StagingJob) -> Failure | None:
+    """What is said of a Job whose pods the kubelet evicted again and again; None of any other.
+
+    A drained node's pods don't count: they are deleted, while those of the kubelet stay and say why.
+    """
+    evicted = [pod for pod in job.pods if pod.reason == _EVICTED]
+    if len(evicted) < MAX_EVICTIONS:
+        return None
+    latest = max(evicted, key=lambda pod: pod.created_at)
+    return Failure(
+        EVICTED_REPEATEDLY,
+        f"the kubelet evicted {len(evicted)} staging pods in a row, the last one with: {latest.message or 'no reason given'}; "
+        f"make room on the node; it is tried again in {LONG_BACKOFF_SECONDS // 60} minutes",
+        _TRY_AGAIN,
+    )
+
+
 def _failed_container(job: StagingJob) -> ContainerState | None:
     for pod in reversed(job.pods):
         for container in pod.containers:
@@ -175,23 +204,34 @@ def progress(job: StagingJob) -> Progress:
     """What a running Job does, by its youngest pod that isn't being deleted."""
     if job.suspended:
         return Progress("JobSuspended", "the Job is suspended, as by a queue controller: it waits to be admitted")
-    pods = [pod for pod in job.pods if not pod.deleting and pod.phase not in ("Failed", "Succeeded")]
+    pods = living_pods(job)
     if not pods:
+        if job.parallelism == 0:
+            return Progress(
+                JOB_PAUSED, f"spec.parallelism of Job {job.name} is 0: set it to 1, or delete the Job", blocked=True
+            )
         if job.rejection:
             return Progress("PodRejected", job.rejection, blocked=True, silent=True)
-        return Progress("Starting", silent=True)
+        return Progress(STARTING, silent=True)
     return _pod_progress(max(pods, key=lambda pod: pod.created_at))
+
+
+def living_pods(job: StagingJob) -> list[StagingPod]:
+    """Those that may yet do something."""
+    return [pod for pod in job.pods if not pod.deleting and pod.phase not in ("Failed", "Succeeded")]
 
 
 def is_stuck(job: StagingJob) -> bool:
     """Whether a running Job waits for someone, or for room on its node: it may stay so for ever."""
     found = progress(job)
-    return found.blocked or found.reason == UNSCHEDULABLE
+    return found.blocked or found.reason in UNSCHEDULED
 
 
 def _pod_progress(pod: StagingPod) -> Progress:
     if not pod.scheduled:
-        return Progress(UNSCHEDULABLE if pod.message else "Starting", pod.message, silent=not pod.message)
+        if pod.claims and "persistentvolume" in pod.message.lower():
+            return Progress(CLAIM_NOT_READY, f"claim {', '.join(pod.claims)}: {pod.message}")
+        return Progress(UNSCHEDULABLE if pod.message else STARTING, pod.message, silent=not pod.message)
     for container in pod.containers:
         if container.waiting_reason in _IMAGE_REASONS:
             detail = (
@@ -206,7 +246,7 @@ def _pod_progress(pod: StagingPod) -> Progress:
             return Progress(_STEP_REASONS.get(container.name, "Staging"))
     if pod.message:
         return Progress("VolumeNotReady", pod.message + _volume_hint(pod), blocked=True, silent=True)
-    return Progress("Starting", silent=True)
+    return Progress(STARTING, silent=True)
 
 
 def _image_in_question(pod: StagingPod, container: ContainerState) -> str:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from modelweights_operator.api.v1alpha1 import NodeStatus
-from modelweights_operator.domain import failures, reports, steps
+from modelweights_operator.domain import failures, reports, steps, waits
 from modelweights_operator.domain.clock import parse_time, rfc3339
 from modelweights_operator.domain.snapshot import Node, StagingJob
 
@@ -158,7 +158,8 @@ def _by_job(context: NodeContext, current: list[StagingJob]) -> NodeDecision | N
             kept = context.entry
         return NodeDecision(kept, delete_jobs=older, active=True)
     if context.volume_image and not job.has_image_volume:
-        return replace(_without_volume(context, job), delete_jobs=(job.name, *older))
+        dropped = failures.without_image_volume(context.volume_image)
+        return replace(_given_up(context, job, dropped), delete_jobs=(job.name, *older))
     by_state = {"Complete": _completed, "Failed": _failed, "Active": _running}
     # The last step's report is the result; the Job controller says so a second or two later.
     early = reports.parse(failures.final_report(job))
@@ -167,13 +168,12 @@ def _by_job(context: NodeContext, current: list[StagingJob]) -> NodeDecision | N
     return replace(decision, delete_jobs=(*decision.delete_jobs, *older))
 
 
-def _without_volume(context: NodeContext, job: StagingJob) -> NodeDecision:
-    """The API server accepts a volume that it doesn't support, and drops it: the pod would look for files in vain."""
-    failure = failures.without_image_volume(context.volume_image)
+def _given_up(context: NodeContext, job: StagingJob, failure: failures.Failure) -> NodeDecision:
+    """A Job that would run in vain, and may never end by itself, ends here."""
     attempts = job.round + 1
     entry = _entry(context, "Failed", failure.reason, failure.message, attempts=attempts, exit_code=failure.exit_code)
-    again = failures.backoff_seconds(failure.exit_code, attempts)
-    return NodeDecision(entry, active=True, blocked=True, again_after_seconds=again)
+    again = failures.backoff_seconds(failure.exit_code, attempts, failure.reason)
+    return NodeDecision(entry, delete_jobs=(job.name,), active=True, blocked=True, again_after_seconds=again)
 
 
 def _completed(context: NodeContext, job: StagingJob) -> NodeDecision:
@@ -228,13 +228,26 @@ def _failed_with(context: NodeContext, job: StagingJob, failure: failures.Failur
 
 
 def _running(context: NodeContext, job: StagingJob) -> NodeDecision:
-    progress = failures.progress(job)
+    node, progress = context.node, waits.judge(failures.progress(job), job, context.now)
+    evicted = failures.evicted_repeatedly(job)
+    if evicted is not None:
+        return _given_up(context, job, evicted)
     if progress.reason == failures.IMAGE_PULL_FAILED and (other := _pulled_otherwise(context, job)):
-        waits = _entry(context, "Waiting", REPLACING, other, job.round)
-        return NodeDecision(waits, delete_jobs=(job.name,), active=True)
+        waiting = _entry(context, "Waiting", REPLACING, other, job.round)
+        return NodeDecision(waiting, delete_jobs=(job.name,), active=True)
+    if not node.ready:
+        waiting = _entry(
+            context, "Waiting", NODE_NOT_READY, "the node isn't ready; what it began goes on then", job.round
+        )
+        return NodeDecision(waiting, active=True)
+    if node.cordoned and not any(pod.scheduled for pod in failures.living_pods(job)):
+        waiting = _entry(
+            context, "Waiting", NODE_CORDONED, "the node is cordoned; what it began goes on after", job.round
+        )
+        return NodeDecision(waiting, active=True)
     entry = _entry(context, "Staging", progress.reason, progress.message, attempts=job.round)
     # A Job without a pod, or a pod without a container, tells its trouble by events only: look again for them.
-    again = 5.0 if progress.silent else None
+    again = waits.LOOK_AGAIN_SECONDS if progress.silent else waits.due_seconds(progress, job, context.now)
     return NodeDecision(entry, active=True, blocked=progress.blocked, again_after_seconds=again)
 
 

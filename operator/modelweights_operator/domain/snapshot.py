@@ -62,6 +62,8 @@ class StagingPod:
     """The smallest memory limit of its containers after admission; 0 without one."""
     volume_image: str = ""
     """The image that it mounts as a volume, "" for none."""
+    claims: tuple[str, ...] = ()
+    """The claims that it mounts."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,10 @@ class StagingJob:
     """Whether its template, as the API server keeps it, mounts an image as a volume."""
     pull_secrets: str = ""
     """The pull secrets that it was made with, as `names.pull_secrets` writes them."""
+    started_at: datetime | None = None
+    """Since when it may have a pod; None while a queue holds it back, or let it go a moment ago."""
+    parallelism: int = 1
+    """0 makes it have no pod; nobody but a stranger's hand sets it so."""
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,17 @@ def job(body: Json) -> StagingJob:
         revision=annotations.get(names.REVISION_ANNOTATION, ""),
         has_image_volume=bool(_volume_image((spec.get("template") or {}).get("spec") or {})),
         pull_secrets=annotations.get(names.PULL_SECRETS_ANNOTATION, ""),
+        started_at=_started_at(body),
+        parallelism=spec.get("parallelism", 1),
     )
+
+
+def _started_at(body: Json) -> datetime | None:
+    """When the Job controller began with it, or when it was made if it was never held back."""
+    status = body.get("status") or {}
+    if any(entry["type"] == "Suspended" for entry in status.get("conditions") or []):
+        return parse_time(status.get("startTime") or "")
+    return parse_time(status.get("startTime") or body["metadata"]["creationTimestamp"])
 
 
 def _volume_image(pod_spec: Json) -> str:
@@ -138,6 +148,11 @@ def staging_pod(body: Json) -> StagingPod:
         owner_uid=(metadata.get("labels") or {}).get(names.OWNER_LABEL, ""),
         memory_limit_bytes=min(filter(None, map(_memory_limit, containers)), default=0),
         volume_image=_volume_image(spec),
+        claims=tuple(
+            volume["persistentVolumeClaim"]["claimName"]
+            for volume in spec.get("volumes") or []
+            if "persistentVolumeClaim" in volume
+        ),
     )
 
 

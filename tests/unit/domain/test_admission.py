@@ -104,6 +104,15 @@ def test_nodes_that_were_lost_in_mid_staging_take_no_place() -> None:
     assert job_nodes(plan_of(with_spec(spec, lost, B, jobs=(job,)))) == ["node-b"]
 
 
+def test_a_drained_node_takes_no_place_and_one_that_is_only_cordoned_does() -> None:
+    spec = make_spec(placement={"maxConcurrentNodes": 1})
+    cordoned, pending = replace(A, cordoned=True), make_pod(scheduled=False, phase="Pending", message="cordoned")
+    job = make_job(A, spec, pods=(pending,))
+    assert job_nodes(plan_of(with_spec(spec, cordoned, B, jobs=(job,)))) == ["node-b"]
+    running = replace(job, pods=(make_pod(ContainerState("prefetch")),))
+    assert job_nodes(plan_of(with_spec(spec, cordoned, B, jobs=(running,)))) == []
+
+
 # --- failures of a fetch ------------------------------------------------------------------------------------------
 
 

@@ -140,6 +140,34 @@ def test_a_rejected_pod_blocks_with_the_words_of_who_rejected_it() -> None:
     assert found == Progress("PodRejected", "exceeded quota: pods=0", blocked=True, silent=True)
 
 
+def test_a_claim_that_keeps_a_pod_from_its_node_is_named() -> None:
+    said = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+    pod = make_pod(scheduled=False, message=said, claims=("weights",))
+    assert failures.progress(make_job(pods=(pod,))) == Progress("ClaimNotReady", f"claim weights: {said}")
+    assert failures.is_stuck(make_job(pods=(pod,)))
+
+
+def test_what_else_the_scheduler_says_of_a_pod_with_a_claim_is_no_matter_of_the_claim() -> None:
+    pod = make_pod(scheduled=False, message="0/3 nodes are available: 3 Insufficient cpu.", claims=("weights",))
+    assert failures.progress(make_job(pods=(pod,))).reason == "Unschedulable"
+
+
+def test_a_job_that_may_have_no_pod_says_what_to_do() -> None:
+    found = failures.progress(make_job(parallelism=0))
+    assert (found.reason, found.blocked) == ("JobPaused", True)
+    assert "set it to 1, or delete the Job" in found.message
+
+
+def test_the_last_eviction_is_told_and_those_of_a_drain_are_not_counted() -> None:
+    drained = make_pod(phase="Failed", reason="Terminated")
+    assert failures.evicted_repeatedly(make_job(pods=(EVICTED, EVICTED, drained))) is None
+    latest = make_pod(phase="Failed", reason="Evicted", message="low on ephemeral-storage", created_at=ago(1))
+    found = failures.evicted_repeatedly(make_job(pods=(EVICTED, latest, EVICTED, drained)))
+    assert found is not None
+    assert "evicted 3 staging pods in a row, the last one with: low on ephemeral-storage" in found.message
+    assert failures.needs_someone(found.exit_code, 1, found.reason)
+
+
 @pytest.mark.parametrize(("limit", "noted"), [(0, False), (1000, False), (2000, False), (999, True)])
 def test_a_memory_limit_below_the_checkpoints_size_is_noted(limit: int, noted: bool) -> None:
     report = reports.parse(report_text(sizeBytes=1000))

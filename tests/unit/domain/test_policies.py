@@ -93,6 +93,14 @@ def waiting(reason: str, **fields: Any) -> Expected:
 
 TRANSIENT, PERMANENT = failure_text(), failure_text("BadHeader", 30)
 MISMATCH: dict[str, Any] = {"state": "Failed", "reason": "DigestMismatch", "manifest_digest": DIGEST_B, "attempts": 0}
+EVICTED = make_pod(phase="Failed", reason="Evicted", message="The node was low on resource: memory.")
+PENDING = make_pod(
+    scheduled=False, phase="Pending", message="0/3 nodes are available: too little CPU", created_at=ago(50)
+)
+CLAIMLESS = make_pod(
+    scheduled=False, phase="Pending", claims=("weights",), message='persistentvolumeclaim "weights" not found',
+    created_at=ago(121),
+)  # fmt: skip
 OLD_SPEC_JOB = make_job(spec=OTHER_SPEC, pods=(RUNNING,))
 REBOOTED = make_node(boot_id="boot-2")
 
@@ -147,6 +155,54 @@ ROWS = {
     ),
     "a Job that is being deleted still holds its place": Row(
         waiting("ReplacingJob", active=True), jobs=(make_job(deleting=True),)
+    ),
+    # --- what keeps a running Job from its node
+    "a pod without a place is looked at again when it waited too long": Row(
+        Expected("Staging", "Unschedulable", active=True, again=70.0),
+        jobs=(make_job(started_at=ago(999), pods=(PENDING,)),),
+    ),
+    "after two minutes it stalls": Row(
+        Expected("Staging", "Unschedulable", active=True, blocked=True),
+        jobs=(make_job(started_at=ago(999), pods=(replace(PENDING, created_at=ago(120)),)),),
+    ),
+    "a claim that isn't there stalls likewise": Row(
+        Expected("Staging", "ClaimNotReady", active=True, blocked=True),
+        jobs=(make_job(started_at=ago(999), pods=(CLAIMLESS,)),),
+    ),
+    "a Job that gets no pod stalls too": Row(
+        Expected("Staging", "Starting", active=True, blocked=True, again=5.0), jobs=(make_job(started_at=ago(120)),)
+    ),
+    "not one that a queue let go a moment ago": Row(
+        Expected("Staging", "Starting", active=True, again=5.0), jobs=(make_job(created_at=ago(9999)),)
+    ),
+    "nor a pod whose image takes its time": Row(
+        Expected("Staging", "Starting", active=True, again=5.0),
+        jobs=(make_job(started_at=ago(999), pods=(make_pod(phase="Pending", created_at=ago(999)),)),),
+    ),
+    "a Job whose parallelism someone took is said": Row(
+        Expected("Staging", "JobPaused", active=True, blocked=True), jobs=(make_job(parallelism=0),)
+    ),
+    "what a lost node began waits for it": Row(
+        waiting("NodeNotReady", active=True), jobs=(make_job(pods=(RUNNING,)),), node=make_node(ready=False)
+    ),
+    "what a drained node began waits for its return": Row(
+        waiting("NodeCordoned", active=True), jobs=(make_job(pods=(PENDING,)),), node=make_node(cordoned=True)
+    ),
+    "what runs on a cordoned node goes on": Row(
+        Expected("Staging", "Prefetching", active=True),
+        jobs=(make_job(pods=(RUNNING,)),),
+        node=make_node(cordoned=True),
+    ),
+    "two evictions are the Job controller's to mend": Row(
+        Expected("Staging", "Prefetching", active=True), jobs=(make_job(pods=(EVICTED, EVICTED, RUNNING)),)
+    ),
+    "the third is a failure, since the Job itself would never end": Row(
+        Expected("Failed", "EvictedRepeatedly", attempts=1, deletes=1, active=True, blocked=True, again=600.0),
+        jobs=(make_job(pods=(EVICTED, EVICTED, EVICTED, RUNNING)),),
+    ),
+    "nothing is tried again soon after that": Row(
+        Expected("Failed", "EvictedRepeatedly", attempts=1, blocked=True, again=599.0),
+        failed_entry(1, reason="EvictedRepeatedly"),
     ),
     # --- edits and reboots in mid-run
     "the Job of a former spec ends first": Row(

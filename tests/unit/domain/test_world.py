@@ -72,7 +72,7 @@ class Cluster(WorldMachine):
     def node_changes(self, which: int, ready: bool, cordoned: bool) -> None:  # noqa: FBT001 - what hypothesis hands over
         name = self._node(which)
         self.world.change_node(name, ready=ready, cordoned=cordoned)
-        if not ready:
+        if not ready or cordoned:
             self.cut_off |= {job.name for job in self.world.jobs.values() if job.node_name == name}
 
     @precondition(lambda self: self.world.jobs)
@@ -101,7 +101,7 @@ class Cluster(WorldMachine):
         # A cap that was lowered ends nothing that runs.
         self.largest_cap = max(self.largest_cap, self.world.spec.placement.max_concurrent_nodes)
         active = {job.name for job in self.world.jobs.values() if job.state == "Active" and not job.deleting}
-        # What a node that was lost had begun may never end: it takes no other's place, also when the node comes back.
+        # What a node that was lost or drained had begun may never end: it takes no other's place, also when it comes back.
         assert len(active - self.cut_off) <= self.largest_cap
 
     @invariant()

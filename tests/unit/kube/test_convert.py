@@ -119,6 +119,7 @@ def test_a_failed_job() -> None:
         boot_id="b",
         round=4,
         created_at=CREATED_AT,
+        started_at=CREATED_AT,
         state="Failed",
         finished_at=CREATED_AT,
         failure_reason="PodFailurePolicy",
@@ -149,6 +150,28 @@ def test_the_state_of_a_job_is_its_true_condition(conditions: Any, expected: str
 def test_a_job_that_is_deleted_or_suspended() -> None:
     body = job(metadata={"deletionTimestamp": CREATED}, spec={"suspend": True})
     assert (convert.job(body).deleting, convert.job(body).suspended) == (True, True)
+
+
+LATER = "2026-03-01T13:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({}, CREATED_AT),
+        ({"startTime": LATER}, datetime(2026, 3, 1, 13, tzinfo=UTC)),
+        ({"conditions": [condition("Suspended")]}, None),
+        ({"conditions": [condition("Suspended", "False")]}, None),
+        ({"conditions": [condition("Suspended", "False")], "startTime": LATER}, datetime(2026, 3, 1, 13, tzinfo=UTC)),
+    ],
+)
+def test_a_job_that_a_queue_held_back_starts_when_it_lets_it_go(status: Json, expected: datetime | None) -> None:
+    assert convert.job(job(status=status)).started_at == expected
+
+
+def test_a_job_whose_parallelism_someone_took() -> None:
+    assert convert.job(job(spec={"parallelism": 0})).parallelism == 0
+    assert convert.job(job(spec={"parallelism": 1})).parallelism == 1
 
 
 @pytest.mark.parametrize("text", ["", "-1", "many", "²", "٣", "9" * 5000, "1.5", "1\n", None])
@@ -195,6 +218,11 @@ def test_a_pod_without_a_status_waits_for_a_node() -> None:
 def test_why_a_pod_finds_no_node() -> None:
     refused = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}
     assert convert.staging_pod(pod(status={"conditions": [refused]})).message == "0/3 nodes"
+
+
+def test_the_claims_of_a_pod() -> None:
+    volumes = [{"name": "tmp", "emptyDir": {}}, {"name": "model", "persistentVolumeClaim": {"claimName": "weights"}}]
+    assert convert.staging_pod(pod({"volumes": volumes})).claims == ("weights",)
 
 
 def test_the_states_of_containers_in_order() -> None:
