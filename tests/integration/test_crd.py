@@ -56,6 +56,10 @@ def toleration(**fields: str) -> Json:
     return {"source": HOST, "placement": {"tolerations": [fields]}}
 
 
+def placement(**fields: Any) -> Json:
+    return {"source": HOST, "placement": fields}
+
+
 def prefetch(**fields: Any) -> Json:
     return {"source": HOST, "prefetch": fields}
 
@@ -80,6 +84,11 @@ ACCEPTED = {
     "a decimal block size of whole pages": prefetch(blockSize="512k"),
     "4Gi in flight": prefetch(blockSize="16Mi", numThreads=256),
     "one thread": prefetch(numThreads=1),
+    "all nodes that fit": placement(minAvailableNodes=2000),
+    "a percentage of the nodes": placement(minAvailableNodes="1%"),
+    "all of the nodes": placement(minAvailableNodes="100%"),
+    "no canary": placement(canaryNodes=0),
+    "ten canaries": placement(canaryNodes=10),
     "all percent": prefetch(minResidentPercent=100),
     "labels of a queue": staging(labels={"kueue.x-k8s.io/queue-name": "a"}, annotations={"a": "b"}),
     "a serial queue": engine(queueSize=-1),
@@ -201,7 +210,13 @@ REJECTED = {
     "another temperature": (prefetch(pages="Hot"), "Unsupported value"),
     "root": (staging(uid=0), "should be greater than or equal to 1"),
     "an unknown mode": ({"source": HOST, "validation": {"mode": "Guess"}}, "Unsupported value"),
-    "no nodes needed": ({"source": HOST, "placement": {"minAvailableNodes": 0}}, "should be greater than or equal to 1"),
+    "no nodes needed": (placement(minAvailableNodes=0), "must be from 1 to 2000, or from 1% to 100%"),
+    "more nodes needed than fit": (placement(minAvailableNodes=2001), "must be from 1 to 2000, or from 1% to 100%"),
+    "no percent needed": (placement(minAvailableNodes="0%"), "spec.placement.minAvailableNodes in body should match"),
+    "more than all needed": (placement(minAvailableNodes="101%"), "spec.placement.minAvailableNodes in body should"),
+    "a number of nodes as a text": (placement(minAvailableNodes="80"), "spec.placement.minAvailableNodes in body should match"),
+    "eleven canaries": (placement(canaryNodes=11), "should be less than or equal to 10"),
+    "fewer than no canary": (placement(canaryNodes=-1), "should be greater than or equal to 0"),
     "an empty list of terms": (
         {"source": HOST, "placement": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}}},
         "should have at least 1 items",
@@ -289,6 +304,7 @@ def test_defaults_are_filled_in(admin: Kube, namespace: str) -> None:
             "nodeSelector": {"nvidia.com/gpu.present": "true"},
             "minAvailableNodes": 1,
             "maxConcurrentNodes": 10,
+            "canaryNodes": 1,
         },
         "prefetch": {
             "mode": "PageCache",
@@ -369,7 +385,10 @@ def test_the_status_is_a_subresource_and_is_kept_as_declared(server: ApiServer, 
         "observedGeneration": 1,
         "source": {"digest": "0123456789", "revision": "c" * 40, "described": "hf://org/name"},
         "published": {"manifestDigest": f"sha256:{'a' * 64}", "sizeBytes": 2**40, "revision": "c" * 40},
-        "summary": {"desired": 2, "ready": 2, "readyRatio": "2/2", "size": "1Ti"},
+        "summary": {"desired": 2, "ready": 2, "readyRatio": "2/2", "size": "1Ti", "counted": 2},
+        "provenStaging": "0123456789",
+        "lastHandledRetry": "2026-03-01 noon",
+        "lastRetryTime": "2026-03-01T12:00:00Z",
         "nodes": {
             "node.a": {
                 "state": "Ready",

@@ -162,11 +162,19 @@ class Placement(Model):
         max_length=32,
         description="Taints that staging tolerates beside nvidia.com/gpu, which it always does.",
     )
-    min_available_nodes: int = Field(
+    min_available_nodes: int | Annotated[str, Field(max_length=4, pattern=r"^(100|[1-9][0-9]?)%$")] = Field(
         default=1,
-        ge=1,
-        le=MAX_NODES,
-        description="Available turns true, and waiting pods start, when this many nodes hold the checkpoint proven.",
+        description=(
+            "Available turns true, and waiting pods start, when this many nodes hold the checkpoint proven: a number, or a "
+            "percentage of the selected nodes such as 80%, rounded up, at least one. Nodes that join count for the "
+            "percentage once as many hold it as it then asks for, so that they never make it unavailable."
+        ),
+        json_schema_extra=rules(
+            (
+                f"type(self) != int || (self >= 1 && self <= {MAX_NODES})",
+                f"must be from 1 to {MAX_NODES}, or from 1% to 100%",
+            )
+        ),
     )
     max_concurrent_nodes: int = Field(
         default=10,
@@ -174,6 +182,22 @@ class Placement(Model):
         le=MAX_NODES,
         description="How many nodes are staged at the same time at most.",
     )
+    canary_nodes: int = Field(
+        default=1,
+        ge=0,
+        le=10,
+        description=(
+            "How many nodes are staged at the same time until one has proven it; a checkpoint that is found bad there isn't "
+            "tried on the others. 0: all at once, as far as maxConcurrentNodes lets."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _available(self) -> "Placement":
+        least = self.min_available_nodes
+        if isinstance(least, int) and not 1 <= least <= MAX_NODES:
+            raise ValueError(f"placement.minAvailableNodes is {least}: from 1 to {MAX_NODES}, or from 1% to 100%")
+        return self
 
 
 class Prefetch(Model):
@@ -594,6 +618,11 @@ class Summary(Model):
     staging: int = Field(default=0, ge=0, description="Nodes on which a staging Job is under way.")
     failed: int = Field(default=0, ge=0, description="Nodes on which the last staging failed.")
     ready_ratio: str = Field(default="0/0", max_length=16, description="Ready nodes of desired ones.")
+    counted: int | None = Field(
+        default=None,
+        ge=0,
+        description="Of how many nodes a percentage in placement.minAvailableNodes is taken; none where that is a number.",
+    )
     size: str = Field(default="", max_length=16, description="Size of the published checkpoint, for people.")
 
 
@@ -690,6 +719,21 @@ class Status(Model):
         default=(),
         max_length=MAX_PREVIOUS,
         description="What was published before and nodes still hold; the latest first.",
+    )
+    proven_staging: str | None = Field(
+        default=None,
+        max_length=16,
+        description="Short hash of the staging, and of the source's revision, that a node has proven: no canary is needed for it.",
+    )
+    last_handled_retry: str | None = Field(
+        default=None,
+        max_length=256,
+        description="Value of the annotation modelweights.io/retry-now that was heeded last.",
+    )
+    last_retry_time: str | None = Field(
+        default=None,
+        description="When that was: failures before it wait no longer.",
+        json_schema_extra={"format": "date-time"},
     )
     summary: Summary = Field(default_factory=Summary, description="Counts of nodes.")
     nodes: dict[str, NodeStatus] = Field(

@@ -4,6 +4,7 @@ The rules are those of the scheduler (node selector, required node affinity, tai
 selected node is always admitted there.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Final, Protocol
 
@@ -49,6 +50,33 @@ def untolerated(placement: Placement, node: Node) -> Taint | None:
         if not any(_tolerates(toleration, taint) for toleration in allowed):
             return taint
     return None
+
+
+def least_available(placement: Placement, nodes: int) -> int:
+    """How many of so many nodes `minAvailableNodes` asks for: at least one."""
+    least = placement.min_available_nodes
+    if isinstance(least, int):
+        return least
+    return max(1, math.ceil(int(least.removesuffix("%")) * nodes / 100))
+
+
+def counted_nodes(placement: Placement, *, desired: int, holding: int, former: int | None) -> int | None:
+    """Of how many nodes a percentage is taken from now on; None where a number is asked for.
+
+    A node that joins holds nothing yet: it would make unavailable what is there. So while enough of those that counted so
+    far hold it, the others count only once as many hold it as all of them ask for. Who goes counts no longer at once.
+
+    Args:
+        placement: What is asked for.
+        desired: Number of selected nodes.
+        holding: How many hold the published checkpoint.
+        former: What counted so far, None when that isn't known.
+    """
+    if isinstance(placement.min_available_nodes, int):
+        return None
+    fewer = min(desired, former) if former is not None else desired
+    enough, enough_of_all = (least_available(placement, nodes) for nodes in (fewer, desired))
+    return fewer if enough <= holding < enough_of_all else desired
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

@@ -91,14 +91,21 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
         snapshot.owner.status,
         spec,
         where=_place(snapshot, spec, entries, wanted, resolved),
-        ready=_ready_count(entries),
+        enough=_ready_count(entries) >= placement.least_available(spec.placement, len(entries)),
         wanted=wanted,
         reports=reports,
         now=now,
     )
     holding = _holders(snapshot, entries)
+    counted = placement.counted_nodes(
+        spec.placement,
+        desired=len(entries),
+        holding=_count(holding, published),
+        former=snapshot.owner.status.summary.counted,
+    )
     facts = _assess(snapshot, spec, decisions, entries, published, holding)
-    status = _status(snapshot, facts, published, entries, now).model_copy(
+    facts = replace(facts, min_available=_least(snapshot, counted or 0))
+    status = _status(snapshot, facts, published, entries, now, counted=counted).model_copy(
         update={"candidate": candidate, "source": resolved.source}
     )
     plan = Plan(
@@ -154,10 +161,11 @@ def _stopped(snapshot: Snapshot, problem: tuple[str, str], now: datetime) -> Pla
         problem=problem,
         desired=len(status.nodes),
         holding=_count(holding, published),
-        min_available=snapshot.owner.spec.placement.min_available_nodes if snapshot.owner.spec else 1,
+        min_available=_least(snapshot, status.summary.counted or 0),
         published=published.manifest_digest if published else "",
     )
-    new = _status(snapshot, facts, published, status.nodes, now).model_copy(update={"source": status.source})
+    kept = {"source": status.source}
+    new = _status(snapshot, facts, published, status.nodes, now, counted=status.summary.counted).model_copy(update=kept)
     jobs = tuple(job.name for job in snapshot.jobs if not job.deleting)
     labels = _labels(snapshot, holding)
     return Plan(status=new, delete_jobs=jobs, label_nodes=labels, events=_events(snapshot, new))
@@ -231,6 +239,11 @@ def _holders(snapshot: Snapshot, entries: Mapping[str, api.NodeStatus]) -> dict[
     }
 
 
+def _least(snapshot: Snapshot, counted: int) -> int:
+    spec = snapshot.owner.spec
+    return placement.least_available(spec.placement, counted) if spec else 1
+
+
 def _ready_count(entries: Mapping[str, api.NodeStatus]) -> int:
     return sum(entry.state == "Ready" for entry in entries.values())
 
@@ -267,7 +280,6 @@ def _assess(
         desired=len(entries),
         ready=_ready_count(entries),
         holding=_count(holding, published),
-        min_available=spec.placement.min_available_nodes,
         published=published.manifest_digest if published else "",
         moving=bool(in_motion),
         troubles=tuple(Trouble(name, entries[name].reason, entries[name].message) for name in sorted(stuck)),
@@ -335,6 +347,8 @@ def _status(
     published: api.Revision | None,
     entries: Mapping[str, api.NodeStatus],
     now: datetime,
+    *,
+    counted: int | None,
 ) -> api.Status:
     owner = snapshot.owner
     evaluated = conditions.evaluate(facts, owner.status.conditions, generation=owner.generation, now=now)
@@ -349,6 +363,7 @@ def _status(
             failed=sum(entry.state == "Failed" for entry in entries.values()),
             ready_ratio=f"{ready}/{len(entries)}",
             size=human_bytes(published.size_bytes) if published else "",
+            counted=counted,
         ),
         nodes=_bounded(entries),
         conditions=evaluated,

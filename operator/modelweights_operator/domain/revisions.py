@@ -63,7 +63,7 @@ def advance(
     spec: api.Spec,
     *,
     where: Place,
-    ready: int,
+    enough: bool,
     wanted: str,
     reports: Iterable[Report],
     now: datetime,
@@ -74,7 +74,7 @@ def advance(
         status: The status as it was.
         spec: The spec.
         where: Where the present spec puts it.
-        ready: Number of nodes that hold the wanted checkpoint.
+        enough: Whether as many nodes hold the wanted checkpoint as have to.
         wanted: Its digest, "" when no node proved any.
         reports: Reports of this cycle, for its figures.
         now: The time.
@@ -85,7 +85,7 @@ def advance(
     if not wanted:
         return status.published, status.candidate
     revision = _revision(status, spec, wanted, where, reports, now)
-    if ready >= spec.placement.min_available_nodes:
+    if enough:
         return revision, None
     published = status.published
     is_published = published is not None and published.manifest_digest == wanted

@@ -145,3 +145,47 @@ def test_gpu_taints_and_those_that_kubernetes_takes_off_again_do_not_deselect(ta
 def test_the_first_lasting_taint_is_named() -> None:
     taints = (make_taint("nvidia.com/gpu"), TAINT, make_taint("other"))
     assert placement.untolerated(read(), make_node(taints=taints)) == TAINT
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes", "expected"),
+    [(1, 0, 1), (3, 500, 3), (3, 2, 3), ("80%", 10, 8), ("80%", 9, 8), ("1%", 1, 1), ("1%", 0, 1), ("100%", 7, 7), ("7%", 100, 7)],
+)  # fmt: skip
+def test_a_percentage_is_rounded_up_and_never_none(asked: int | str, nodes: int, expected: int) -> None:
+    assert placement.least_available(read(minAvailableNodes=asked), nodes) == expected
+
+
+@pytest.mark.parametrize(
+    ("desired", "holding", "former", "expected"),
+    [
+        (10, 0, None, 10),
+        (10, 8, None, 10),
+        # Ten more join while eight hold it: these don't count yet, also when one of the ten goes.
+        (20, 8, 10, 10),
+        (19, 8, 10, 10),
+        (20, 15, 10, 10),
+        (20, 16, 10, 20),
+        # Nodes go: at once.
+        (6, 5, 10, 6),
+        # It isn't available any more: then all count.
+        (20, 7, 10, 20),
+        # From nothing.
+        (0, 0, 4, 0),
+        (4, 0, 0, 4),
+    ],
+)
+def test_nodes_that_join_count_for_a_percentage_once_enough_hold_it(
+    desired: int, holding: int, former: int | None, expected: int
+) -> None:
+    found = placement.counted_nodes(read(minAvailableNodes="80%"), desired=desired, holding=holding, former=former)
+    assert found == expected
+
+
+def test_a_number_counts_no_nodes() -> None:
+    assert placement.counted_nodes(read(minAvailableNodes=2), desired=5, holding=1, former=3) is None
+
+
+@pytest.mark.parametrize("least", [0, 2001, "0%", "101%", "8.5%"])
+def test_what_is_neither_a_number_of_nodes_nor_a_percentage_is_refused(least: int | str) -> None:
+    with pytest.raises(ValueError, match="minAvailableNodes"):
+        read(minAvailableNodes=least)

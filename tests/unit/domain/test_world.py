@@ -8,6 +8,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import names
+from modelweights_operator.domain.placement import least_available
 from tests.unit.domain.machine import WorldMachine, pick
 from tests.unit.domain.samples import DIGEST_A, DIGEST_B, OWNER_UID, make_spec
 from tests.unit.domain.test_conditions import check_kstatus
@@ -23,7 +24,7 @@ specs = st.builds(
         suspend=suspend,
     ),
     st.integers(1, 2),
-    st.integers(1, 3),
+    st.sampled_from([1, 2, 3, "1%", "60%", "100%"]),
     st.integers(1, 3),
     st.booleans(),
 )
@@ -119,7 +120,7 @@ class Cluster(WorldMachine):
             and self.world.files[name] == entry.manifest_digest
         ]
         if found["Available"].status == "True":
-            assert len(holders) >= self.world.spec.placement.min_available_nodes
+            assert len(holders) >= least_available(self.world.spec.placement, self.world.status.summary.counted or 0)
         if found["Ready"].status == "True":
             digest = names.staging_digest(self.world.spec)
             assert status.nodes
@@ -141,7 +142,7 @@ class Cluster(WorldMachine):
         world = self.world
         if not world.nodes:
             return
-        need = min(world.spec.placement.min_available_nodes, len(world.nodes))
+        need = min(least_available(world.spec.placement, len(world.nodes)), len(world.nodes))
         world.edit(make_spec(placement={"minAvailableNodes": need, "maxConcurrentNodes": 1}))
         for name in world.nodes:
             world.change_node(name, ready=True, cordoned=False)
