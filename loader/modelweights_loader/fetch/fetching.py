@@ -321,7 +321,7 @@ class _Run:
         for one in plan.files:
             left -= max(0, one.file.size_bytes)
             if one.state != HAVE:
-                transfer = Transfer(one.file, self._options.download.part_bytes, one.prefix)
+                transfer = Transfer(one.file, self._options.download.part_bytes, one.prefix, one.chunks)
                 transfer.keeps_pages = left >= 0
                 transfers.append(transfer)
         kept = sum(transfer.keeps_pages for transfer in transfers)
@@ -369,7 +369,7 @@ def _remove_other_keys(fetch_folder: Folder, key: str) -> None:
 
 def _records_of(plan: Plan) -> dict[str, Record]:
     return {
-        one.file.path: Record(identify(one.file), one.prefix, one.finished)
+        one.file.path: Record(identify(one.file), one.prefix, one.finished, one.chunks)
         for one in plan.files
         if one.state in {HAVE, RESUME}
     }

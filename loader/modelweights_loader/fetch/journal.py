@@ -6,6 +6,7 @@ tears the last ones at most.
 
     <8 hex digits: crc32 of the rest> {"file": path, "identity": …}        what follows is about this content of the file
     <…> {"part": path, "end": bytes, "sha256": digest of the file up to there}
+    <…> {"chunk": path, "begin": bytes, "end": bytes, "crc32": of what lies between}       behind the last part
     <…> {"done": path, "size": bytes, "sha256": …, "git": …, "mtime": ns}
 """
 
@@ -20,14 +21,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from modelweights_loader.fetch.folders import saying
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from modelweights_loader.fetch.folders import Folder
     from modelweights_loader.sources.contract import RemoteFile
 
 JOURNAL_NAME = "journal"
-# 100,000 files with 4 lines each, of 400 bytes.
+# 100,000 files with 4 lines each, of 400 bytes; or notes of some terabytes. It is never held as a whole.
 _MAX_BYTES = 2**28
+_MAX_LINE_BYTES = 2**14
+# Older notes are kept at each multiple of this: what a power failure took is mostly behind the last few.
+_THIN_BYTES = 2**25
+_NUM_LATEST = 64
+
+
+class Chunk(NamedTuple):
+    """Bytes behind the hashed front that another connection has written."""
+
+    begin: int
+    end: int
+    crc32: int
 
 
 class Finished(NamedTuple):
@@ -40,11 +53,34 @@ class Finished(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What is known of one file: prefixes by their ends with their digests in ascending order; or all of it."""
+    """What is known of one file: prefixes by their ends with their digests, chunks behind them, both ascending; or all."""
 
     identity: str
     parts: tuple[tuple[int, str], ...] = ()
     finished: Finished | None = None
+    chunks: tuple[Chunk, ...] = ()
+
+
+class _Notes:
+    """What has been read of one file so far."""
+
+    def __init__(self, identity: str) -> None:
+        self.identity = identity
+        self.parts: list[tuple[int, str]] = []
+        self.chunks: dict[int, Chunk] = {}
+        self.finished: Finished | None = None
+
+    def add_part(self, end: int, sha256: str) -> None:
+        while self.parts and self.parts[-1][0] >= end:
+            self.parts.pop()
+        self.parts.append((end, sha256))
+        if len(self.parts) > _NUM_LATEST and self.parts[-_NUM_LATEST - 1][0] % _THIN_BYTES:
+            del self.parts[-_NUM_LATEST - 1]
+
+    def freeze(self) -> Record:
+        front = self.parts[-1][0] if self.parts else 0
+        behind = sorted(chunk for chunk in self.chunks.values() if chunk.begin >= front)
+        return Record(self.identity, tuple(self.parts), self.finished, tuple(behind))
 
 
 def identify(file: RemoteFile) -> str:
@@ -71,16 +107,26 @@ def read_journal(folder: Folder) -> dict[str, Record]:
     Raises:
         LoaderError: It can't be read.
     """
-    records: dict[str, Record] = {}
-    for line in (folder.read(JOURNAL_NAME, _MAX_BYTES) or b"").split(b"\n"):
+    notes: dict[str, _Notes] = {}
+    for line in _lines(folder):
         entry = _decode(line)
         if entry is None:
             break
         try:
-            _apply(records, entry)
+            _apply(notes, entry)
         except (KeyError, TypeError, ValueError):
             break
-    return records
+    return {path: each.freeze() for path, each in notes.items()}
+
+
+def _lines(folder: Folder) -> Iterator[bytes]:
+    try:
+        descriptor = folder.open(JOURNAL_NAME, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    with os.fdopen(descriptor, "rb") as file, saying("read", f"{folder.shown}/{JOURNAL_NAME}"):
+        while file.tell() < _MAX_BYTES and (line := file.readline(_MAX_LINE_BYTES)):
+            yield line.rstrip(b"\n")
 
 
 def _decode(line: bytes) -> dict[str, Any] | None:
@@ -92,17 +138,17 @@ def _decode(line: bytes) -> dict[str, Any] | None:
     return entry if isinstance(entry, dict) else None
 
 
-def _apply(records: dict[str, Record], entry: Mapping[str, Any]) -> None:
+def _apply(notes: dict[str, _Notes], entry: Mapping[str, Any]) -> None:
     if "file" in entry:
-        records[entry["file"]] = Record(str(entry["identity"]))
+        notes[entry["file"]] = _Notes(str(entry["identity"]))
     elif "part" in entry:
-        record = records[entry["part"]]
-        part = (int(entry["end"]), str(entry["sha256"]))
-        kept = tuple(one for one in record.parts if one[0] < part[0])
-        records[entry["part"]] = record._replace(parts=(*kept, part))
+        notes[entry["part"]].add_part(int(entry["end"]), str(entry["sha256"]))
+    elif "chunk" in entry:
+        chunk = Chunk(int(entry["begin"]), int(entry["end"]), int(entry["crc32"]))
+        notes[entry["chunk"]].chunks[chunk.begin] = chunk
     else:
         finished = Finished(int(entry["size"]), str(entry["sha256"]), str(entry["git"]), int(entry["mtime"]))
-        records[entry["done"]] = records[entry["done"]]._replace(finished=finished)
+        notes[entry["done"]].finished = finished
 
 
 def begin_entry(path: str, identity: str) -> dict[str, object]:
@@ -113,6 +159,11 @@ def begin_entry(path: str, identity: str) -> dict[str, object]:
 def part_entry(path: str, end: int, sha256: str) -> dict[str, object]:
     """Makes the entry of a verified prefix."""
     return {"part": path, "end": end, "sha256": sha256}
+
+
+def chunk_entry(path: str, chunk: Chunk) -> dict[str, object]:
+    """Makes the entry of a range that lies behind the verified prefix."""
+    return {"chunk": path, **chunk._asdict()}
 
 
 def done_entry(path: str, finished: Finished) -> dict[str, object]:
@@ -176,6 +227,7 @@ def _entries_of(records: Mapping[str, Record]) -> Iterable[dict[str, object]]:
     for path, record in records.items():
         yield begin_entry(path, record.identity)
         yield from (part_entry(path, end, digest) for end, digest in record.parts)
+        yield from (chunk_entry(path, chunk) for chunk in record.chunks)
         if record.finished is not None:
             yield done_entry(path, record.finished)
 

@@ -7,7 +7,7 @@ import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.errors import NoRoomError
-from modelweights_loader.fetch.journal import Finished, Record, identify, read_journal
+from modelweights_loader.fetch.journal import Chunk, Finished, Record, identify, read_journal
 from modelweights_loader.fetch.published import (
     FETCH_FOLDER,
     FILES_FOLDER,
@@ -41,6 +41,7 @@ class PlannedFile(NamedTuple):
         finished: What it is, if it is whole.
         link: Where it lies below the home, if not in its place.
         prefix: Ends and digests of what an earlier run left.
+        chunks: What it left behind them.
     """
 
     file: RemoteFile
@@ -49,6 +50,7 @@ class PlannedFile(NamedTuple):
     finished: Finished | None = None
     link: str = ""
     prefix: tuple[tuple[int, str], ...] = ()
+    chunks: tuple[Chunk, ...] = ()
 
 
 class Plan(NamedTuple):
@@ -116,8 +118,10 @@ def _plan(
             return PlannedFile(file, HAVE, status.st_size, record.finished)
         can_resume = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
         prefix = tuple(part for part in record.parts if part[0] <= status.st_size)
-        if prefix and can_resume:
-            return PlannedFile(file, RESUME, prefix[-1][0], prefix=prefix)
+        chunks = tuple(chunk for chunk in record.chunks if chunk.end <= status.st_size)
+        if (prefix or chunks) and can_resume:
+            have_bytes = (prefix[-1][0] if prefix else 0) + sum(chunk.end - chunk.begin for chunk in chunks)
+            return PlannedFile(file, RESUME, have_bytes, prefix=prefix, chunks=chunks)
     for token in tokens_of(file):
         if token in reusable:
             found = reusable[token]

@@ -10,13 +10,13 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.fetch.folders import saying
-from modelweights_loader.fetch.journal import Finished, begin_entry, done_entry, identify, part_entry
+from modelweights_loader.fetch.journal import Finished, begin_entry, chunk_entry, done_entry, identify, part_entry
 from modelweights_loader.fetch.write_back import sync_file_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelweights_loader.fetch.journal import Journal
+    from modelweights_loader.fetch.journal import Chunk, Journal
     from modelweights_loader.fetch.transfer import Digests, Transfer
 
 # Dirty pages beyond that make who writes wait: memory belongs to the pods that run here.
@@ -64,15 +64,26 @@ class Syncer:
         self._thread.start()
 
     def note_part(self, transfer: Transfer, end: int, prefix: str) -> None:
-        """Notes a part, and has it written to the disk.
+        """Notes what is hashed, and has each part written to the disk.
 
         Args:
             transfer: Whose.
-            end: Of the part.
+            end: Of what is hashed.
             prefix: The digest up to there.
         """
-        self._note(transfer, end, prefix)
-        self._put(_Order(transfer, end, None, transfer.restarts), transfer.part_bytes)
+        self._note(transfer, part_entry(transfer.file.path, end, prefix))
+        # Notes are for kills, which cost no page; a flush for each of them would cost throughput.
+        if end % transfer.part_bytes == 0:
+            self._put(_Order(transfer, end, None, transfer.restarts), transfer.part_bytes)
+
+    def note_chunk(self, transfer: Transfer, chunk: Chunk) -> None:
+        """Notes what lies behind that.
+
+        Args:
+            transfer: Whose.
+            chunk: That was written.
+        """
+        self._note(transfer, chunk_entry(transfer.file.path, chunk))
 
     def note_whole(self, transfer: Transfer, digests: Digests) -> None:
         """Notes a whole file, and has it written to the disk.
@@ -81,7 +92,7 @@ class Syncer:
             transfer: Nobody writes to it any more.
             digests: Its hashes.
         """
-        self._note(transfer, transfer.frontier, digests.sha256)
+        self._note(transfer, part_entry(transfer.file.path, transfer.frontier, digests.sha256))
         self._put(
             _Order(transfer, transfer.frontier, digests, transfer.restarts), transfer.frontier % transfer.part_bytes
         )
@@ -157,14 +168,13 @@ class Syncer:
             transfer.close()
             self._on_finished(transfer, last)
 
-    def _note(self, transfer: Transfer, end: int, prefix: str) -> None:
-        path = transfer.file.path
+    def _note(self, transfer: Transfer, entry: dict[str, object]) -> None:
         with self._noting:
             # What an earlier run left of it is in the journal already.
-            known = self._begun.get(transfer, 0 if transfer.prefix else -1)
-            begin = [] if known == transfer.restarts else [begin_entry(path, identify(transfer.file))]
+            known = self._begun.get(transfer, 0 if transfer.is_resumed else -1)
+            begin = [] if known == transfer.restarts else [begin_entry(transfer.file.path, identify(transfer.file))]
             self._begun[transfer] = transfer.restarts
-            self._journal.append([*begin, part_entry(path, end, prefix)])
+            self._journal.append([*begin, entry])
 
 
 def _size_of(order: _Order) -> int:

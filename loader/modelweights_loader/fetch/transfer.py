@@ -4,7 +4,7 @@ Ranges are claimed in ascending order. The frontier is the end of what is hashed
 
     0 ........ hashed ........ frontier ... written ... | claim of another worker: written in part | claim | not claimed yet
 
-Its worker hashes each piece from its own hand. When that claim is over, the worker goes on through those behind it that are
+Its worker hashes each piece from its own hand; the others sum up theirs, chunk by chunk, so that a kill doesn't cost them. When that claim is over, the worker goes on through those behind it that are
 over too, reading them from the page cache where they were just written, and leaves the next one to its own worker.
 """
 
@@ -13,12 +13,14 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modelweights_loader.errors import BadCheckpointError, TryAgainError
 from modelweights_loader.expected_hashes import start_git_blob
 from modelweights_loader.fetch.folders import Folder, refuse_planted, saying
+from modelweights_loader.fetch.journal import Chunk
 from modelweights_loader.fetch.write_back import allocate
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 # Stays in the processor's second-level cache between the copy and the hash.
 _PIECE_BYTES = 2**18
 _ALLOCATE_FROM_BYTES = 2**20
+# So much of each connection's work a kill may cost.
+_NOTE_BYTES = 2**22
 UNKNOWN_END = 2**62
 
 
@@ -41,6 +45,8 @@ class Claim:
         end: Where it ends; moved down when another worker takes the rest of it.
         is_over: All of it is written.
         is_cancelled: What it gives is of no use any more.
+        chunk_begin: Where what is summed up in crc32 begins, or -1.
+        crc32: Of what was written since.
     """
 
     def __init__(self, transfer: Transfer, begin: int, end: int) -> None:
@@ -49,6 +55,8 @@ class Claim:
         self.end = end
         self.is_over = False
         self.is_cancelled = False
+        self.chunk_begin = -1
+        self.crc32 = 0
 
 
 class Digests(NamedTuple):
@@ -61,17 +69,27 @@ class Digests(NamedTuple):
 class Transfer:
     """One file. Which ranges are claimed is `schedule`'s, under its lock; the rest is guarded by the lock here."""
 
-    def __init__(self, file: RemoteFile, part_bytes: int, prefix: tuple[tuple[int, str], ...] = ()) -> None:
+    def __init__(
+        self,
+        file: RemoteFile,
+        part_bytes: int,
+        prefix: tuple[tuple[int, str], ...] = (),
+        chunks: tuple[Chunk, ...] = (),
+    ) -> None:
         """Begins with nothing opened.
 
         Args:
             file: As listed.
-            part_bytes: A digest of all before is noted at each multiple.
+            part_bytes: Other connections take ranges of that size, and so often it is brought to the disk.
             prefix: Ends and digests that an earlier run left, ascending.
+            chunks: What it left behind them.
         """
         self.file = file
         self.part_bytes = part_bytes
+        self.note_bytes = _NOTE_BYTES if part_bytes % _NOTE_BYTES == 0 else part_bytes
         self.prefix = prefix
+        self.is_resumed = bool(prefix or chunks)
+        self._left = {chunk.begin: chunk for chunk in chunks}
         self.descriptor = -1
         self.next_begin = 0
         self.num_active = 0
@@ -112,7 +130,7 @@ class Transfer:
             return
         with files.holding(self.file.path, make=True) as (folder, name):
             shown = f"{folder.shown}/{name}"
-            if self.prefix:
+            if self.is_resumed:
                 self.descriptor = folder.open(name, os.O_RDWR)
                 # A file of two names may be published under the other one.
                 if os.fstat(self.descriptor).st_nlink != 1:
@@ -178,6 +196,65 @@ class Transfer:
         with self._lock:
             return [*self._hash_written(begin), *self._hash(piece)]
 
+    def sum_up(self, claim: Claim, piece: memoryview) -> list[Chunk]:
+        """Sums up a piece that was just written behind the frontier.
+
+        Args:
+            claim: Of this transfer; its position is the piece's end.
+            piece: Of any size.
+
+        Returns:
+            Chunks that are whole now. None where the claim is the first: what it writes is hashed.
+        """
+        if self._claims[0] is claim:
+            claim.chunk_begin = -1
+            return []
+        chunks, begin = [], claim.position - len(piece)
+        while piece:
+            boundary = (begin // self.note_bytes + 1) * self.note_bytes
+            head, piece = piece[: boundary - begin], piece[boundary - begin :]
+            if claim.chunk_begin < 0:
+                claim.chunk_begin, claim.crc32 = begin, 0
+            claim.crc32 = zlib.crc32(head, claim.crc32)
+            begin += len(head)
+            if begin in (boundary, self.file.size_bytes):
+                chunks.append(Chunk(claim.chunk_begin, begin, claim.crc32))
+                claim.chunk_begin = -1
+        return chunks
+
+    def next_left(self, position: int) -> int:
+        """Where the next chunk begins that an earlier run left."""
+        return min((begin for begin in self._left.copy() if begin > position), default=UNKNOWN_END)
+
+    def take_left(self, claim: Claim) -> list[tuple[int, str]] | None:
+        """Goes over a chunk that an earlier run left at the claim's position, if its bytes are still there. Blocks for a read.
+
+        Args:
+            claim: Of this transfer.
+
+        Returns:
+            As `write`; None where there is no such chunk.
+
+        Raises:
+            OSError: It can't be read.
+        """
+        chunk = self._left.pop(claim.position, None)
+        if chunk is None or not claim.position < chunk.end <= claim.end or not self._is_there(chunk):
+            return None
+        claim.position, claim.chunk_begin = chunk.end, -1
+        if self._claims[0] is not claim:
+            return []
+        with self._lock:
+            return self._hash_written(chunk.end)
+
+    def _is_there(self, chunk: Chunk) -> bool:
+        buffer = memoryview(bytearray(_PIECE_BYTES))
+        position, crc32 = chunk.begin, 0
+        while position < chunk.end and (got := os.preadv(self.descriptor, [buffer[: chunk.end - position]], position)):
+            crc32 = zlib.crc32(buffer[:got], crc32)
+            position += got
+        return (position, crc32) == (chunk.end, chunk.crc32)
+
     def finish(self, claim: Claim) -> list[tuple[int, str]]:
         """Ends a claim, and hashes on through what others have written behind it.
 
@@ -224,7 +301,7 @@ class Transfer:
     def _hash(self, piece: memoryview) -> list[tuple[int, str]]:
         ends = []
         while piece:
-            boundary = (self.frontier // self.part_bytes + 1) * self.part_bytes
+            boundary = (self.frontier // self.note_bytes + 1) * self.note_bytes
             head = piece[: boundary - self.frontier]
             self._sha256.update(head)
             if self._git is not None:
@@ -252,6 +329,7 @@ class Transfer:
             OSError: The file can't be emptied.
         """
         self._claims.clear()
+        self._left.clear()
         self._forget()
         self.restarts += 1
         self.dropped_bytes = 0

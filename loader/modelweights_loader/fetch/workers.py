@@ -57,7 +57,7 @@ class DownloadOptions(NamedTuple):
 
     Attributes:
         num_connections: Threads, each with one read at a time.
-        part_bytes: What is verified, and at most lost, at a time; at least 1 MiB.
+        part_bytes: What other connections take of a file at a time, and what goes to the disk; at least 1 MiB.
         max_bytes_per_second: Of all connections together; 0 is no bound.
         max_attempts: Failures of a part without a byte in between that end it.
         first_wait_seconds: Longest wait after the first of them.
@@ -246,7 +246,8 @@ class _Worker:
         self._filled, self._flushed = 0, claim.position
         while self._is_wanted(claim) and claim.position < claim.end:
             try:
-                self._stream(claim, syncer, backoff)
+                if not self._take_left(claim, syncer):
+                    self._stream(claim, syncer, backoff)
             except RangesNotSupportedError as error:
                 self._counts.add_retry()
                 self._schedule.start_over(claim, error, _MAX_RESTARTS, in_one_piece=True)
@@ -266,9 +267,23 @@ class _Worker:
     def _is_wanted(self, claim: Claim) -> bool:
         return not claim.is_cancelled and not self._schedule.stop.is_set()
 
+    def _take_left(self, claim: Claim, syncer: Syncer) -> bool:
+        """Goes on behind what an earlier run has left here; False where that is nothing."""
+        begin = claim.position
+        with _keeping(), saying("read", claim.transfer.file.path):
+            ends = claim.transfer.take_left(claim)
+        if ends is None:
+            return False
+        self._flushed = claim.position
+        self._counts.add_proven(claim.transfer, claim.position - begin)
+        with _keeping():
+            _note(syncer, claim.transfer, ends)
+        return True
+
     def _stream(self, claim: Claim, syncer: Syncer, backoff: Backoff) -> None:
-        """One read of the source."""
-        end, file = claim.end, claim.transfer.file
+        """One read of the source, up to the claim's end or to what an earlier run has left."""
+        file = claim.transfer.file
+        end = min(claim.end, claim.transfer.next_left(claim.position))
         with _closing(self._source.read_range(file, claim.position, end)) as pieces:
             try:
                 for piece in pieces:
@@ -284,8 +299,8 @@ class _Worker:
                 self._flush(claim, syncer)
         if end == UNKNOWN_END:
             claim.end = claim.transfer.next_begin = claim.position
-        elif claim.position < claim.end:
-            message = f"{file.path} ended at byte {claim.position} of {claim.end}; try again"
+        elif claim.position < min(claim.end, end):
+            message = f"{file.path} ended at byte {claim.position} of {end}; try again"
             raise TryAgainError(message, reason="EndedEarly")
 
     def _take(self, claim: Claim, piece: memoryview, end: int, syncer: Syncer) -> None:
@@ -320,12 +335,15 @@ class _Worker:
             return
         with _keeping(), saying("write", claim.transfer.file.path):
             ends = claim.transfer.write(claim, piece)
+        chunks = claim.transfer.sum_up(claim, piece)
         self._counts.add_written(claim.transfer, len(piece))
         if claim.position - self._flushed >= _WRITE_BACK_BYTES:
             start_write_back(claim.transfer.descriptor, self._flushed, claim.position - self._flushed)
             self._flushed = claim.position
         with _keeping():
             _note(syncer, claim.transfer, ends)
+            for chunk in chunks:
+                syncer.note_chunk(claim.transfer, chunk)
 
 
 def _note(syncer: Syncer, transfer: Transfer, ends: list[tuple[int, str]]) -> None:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from modelweights_loader.fetch.journal import JOURNAL_NAME
+from modelweights_loader.fetch.folders import open_home
+from modelweights_loader.fetch.journal import (
+    JOURNAL_NAME,
+    Chunk,
+    Journal,
+    Record,
+    chunk_entry,
+    part_entry,
+    read_journal,
+)
 from tests.polling import wait_for
 from tests.unit.loader.conftest import LOADER
 from tests.unit.loader.fetch import slow_fetch
@@ -192,3 +203,62 @@ def test_kill_while_it_is_published_costs_nothing(
             source.contents["model-00001-of-00002.safetensors"]
             == (read_published(home, result)["model-00001-of-00002.safetensors"])
         )
+
+
+SHARD = "model-00001-of-00002.safetensors"
+
+
+def stop_with_a_slow_front(fetch_it: Fetch) -> ScriptedSource:
+    """A fetch whose first stream hangs after 1 MiB while the other connections get nearly all that lies behind it."""
+    others = threading.Event()
+
+    def fault(file: RemoteFile, begin: int, end: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        at = begin
+        for piece in pieces:
+            if file.path == SHARD and begin == 0 and at >= MIB:
+                assert others.wait(30)
+                message = "that was all"
+                raise ValueError(message)
+            yield piece
+            at += len(piece)
+        # The last range of all is asked for when those before it were given.
+        if file.path == SHARD and end == 24 * MIB:
+            others.set()
+
+    source = ScriptedSource(make_checkpoint((24 * MIB, MIB)), fault=fault)
+    with pytest.raises(ValueError, match="that was all"):
+        fetch_it(source)
+    source.fault = None
+    return source
+
+
+@pytest.mark.parametrize("harm", ["none", "flipped"])
+def test_what_other_connections_wrote_behind_the_front_is_not_fetched_again(
+    home: Path, fetch_it: Fetch, harm: str
+) -> None:
+    source = stop_with_a_slow_front(fetch_it)
+    if harm == "flipped":
+        with next(home.glob(f".fetch/*/files/{SHARD}")).open("rb+") as opened:
+            os.pwrite(opened.fileno(), b"!", 12 * MIB + 5)
+    served = source.served_bytes
+    result = fetch_it(source)
+    found = read_published(home, result)
+    assert found == {path: source.contents[path] for path in found}
+    # The front's own 3 MiB at most, a part of each of the three others, and the small files.
+    assert source.served_bytes - served <= 7 * MIB + (MIB if harm == "flipped" else 0)
+
+
+def test_notes_of_a_large_file_are_thinned_out(home: Path) -> None:
+    """Each 4 MiB of a terabyte is noted; in memory are those of each 32 MiB, and the last few."""
+    home.mkdir()
+    with open_home(str(home), make=False) as folder:
+        with contextlib.closing(Journal(folder, {"a": Record("x", ((1, "d"),))})) as journal:
+            journal.append(part_entry("a", number * 4 * MIB, "d" * 64) for number in range(1, 10_001))
+            journal.append(
+                [chunk_entry("a", Chunk(begin * MIB, (begin + 4) * MIB, 7)) for begin in (4, 40_000, 40_008)]
+            )
+        record = read_journal(folder)["a"]
+    ends = [end // MIB for end, _ in record.parts]
+    assert list(range(40_000 - 63 * 4, 40_001, 4)) == ends[-64:]
+    assert list(range(32, 40_000 - 63 * 4, 32)) == ends[:-64]
+    assert [40_000, 40_008] == [chunk.begin // MIB for chunk in record.chunks]
