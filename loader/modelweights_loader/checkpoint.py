@@ -7,6 +7,7 @@ followed only inside the root. Must not import torch.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -112,10 +113,11 @@ def find_checkpoint(path: str, root: str | None = None) -> Checkpoint:
     index_name, chosen, companions = choose_files(names, _list_nested(names, folder), folder)
     weight_map = None
     if index_name is not None:
-        weight_map = read_weight_map(folder, index_name, _locate(folder, index_name, boundary).real_path)
+        weight_map = read_weight_map(folder, index_name, _locate(folder, index_name, boundary, {}).real_path)
         chosen = filter_by_index(chosen, weight_map, index_name, folder)
-    shards = tuple(_locate(folder, name, boundary) for name in sorted(chosen, key=natural_key))
-    others = (_locate(folder, name, boundary) for name in companions)
+    parents: dict[str, str] = {}
+    shards = tuple(_locate(folder, name, boundary, parents) for name in sorted(chosen, key=natural_key))
+    others = (_locate(folder, name, boundary, parents) for name in companions)
     return Checkpoint(folder, shards, tuple(sorted((*shards, *others))), index_name, weight_map)
 
 
@@ -371,10 +373,24 @@ def filter_by_index(chosen: list[str], weight_map: dict[str, str], index_name: s
     return list(wanted)
 
 
-def _locate(folder: str, name: str, boundary: str) -> CheckpointFile:
-    """Resolves one file; refuses links out of the boundary and anything but a regular file, without opening it."""
+def _find_real_path(path: str, parents: dict[str, str]) -> str:
+    """`os.path.realpath`, which looks at each part of each path, with the folders' part looked at once."""
+    parent, base = os.path.split(path)
+    with contextlib.suppress(OSError):
+        if base not in {"", ".", ".."} and not stat.S_ISLNK(os.lstat(path).st_mode):
+            if parent not in parents:
+                parents[parent] = os.path.realpath(parent)
+            return os.path.join(parents[parent], base)
+    return os.path.realpath(path)
+
+
+def _locate(folder: str, name: str, boundary: str, parents: dict[str, str]) -> CheckpointFile:
+    """Resolves one file; refuses links out of the boundary and anything but a regular file, without opening it.
+
+    `parents` keeps the real paths of folders from one file to the next: there may be thousands.
+    """
     path = os.path.join(folder, name)
-    real = os.path.realpath(path)
+    real = _find_real_path(path, parents)
     if not _is_below(real, boundary):
         message = f"{path} is a link to {real}, out of {boundary}; mount the whole folder, or copy the file"
         raise WillNotWorkError(message, reason="UnsafePath")
