@@ -16,7 +16,7 @@ from modelweights_loader.reading import PIECE_BYTES, WAYS, WayRefusedError, make
 from modelweights_loader.residency import MethodRefusedError, count_cached_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from modelweights_loader.checkpoint import CheckpointFile
     from modelweights_loader.reading import Way
@@ -38,6 +38,13 @@ class FailedFile(NamedTuple):
     path: str
     cause: str
     error: OSError | None
+
+
+class Range(NamedTuple):
+    """A part of a file, in bytes; it begins at a page."""
+
+    offset: int
+    length: int
 
 
 class _Block(NamedTuple):
@@ -65,6 +72,7 @@ class BlockReader:
         block_bytes: int,
         limit_bytes: int | None,
         cancelled: threading.Event,
+        ranges: Mapping[str, Sequence[Range]] | None = None,
     ) -> None:
         """Plans the work; opens nothing yet.
 
@@ -73,16 +81,20 @@ class BlockReader:
             block_bytes: What a thread takes at a time, in whole pages.
             limit_bytes: Read no more than that; None reads all.
             cancelled: Ends the threads after the piece that they are at.
+            ranges: By the file's path, the parts to read, in ascending order; None reads whole files.
         """
         self.cancelled = cancelled
         self.finished = threading.Event()
         self.error: BaseException | None = None
         self._files = files
         self._block_bytes = block_bytes
-        total = sum(file.size_bytes for file in files)
+        self._ranges = [
+            tuple(ranges.get(file.path, ())) if ranges is not None else (Range(0, file.size_bytes),) for file in files
+        ]
+        total = sum(part.length for parts in self._ranges for part in parts)
         self.planned_bytes = total if limit_bytes is None else max(0, min(total, limit_bytes))
-        # Rounded up per file: only bounds the number of threads that are worth starting.
-        self.block_count = sum(-(-file.size_bytes // block_bytes) for file in files)
+        # Rounded up per part: only bounds the number of threads that are worth starting.
+        self.block_count = sum(-(-part.length // block_bytes) for parts in self._ranges for part in parts)
         self._blocks: Iterator[_Block] = iter(())
         self._lock = threading.Lock()
         self._open_files: dict[int, _OpenFile] = {}
@@ -140,13 +152,15 @@ class BlockReader:
 
     def _cut(self, run_bytes: int) -> Iterator[_Block]:
         left = self.planned_bytes
-        for index, file in enumerate(self._files):
-            for offset in range(0, file.size_bytes, run_bytes):
-                length = min(run_bytes, file.size_bytes - offset, left)
-                if length <= 0:
-                    return
-                left -= length
-                yield _Block(index, offset, length)
+        for index, parts in enumerate(self._ranges):
+            for start, part_length in parts:
+                end = start + part_length
+                for offset in range(start, end, run_bytes):
+                    length = min(run_bytes, end - offset, left)
+                    if length <= 0:
+                        return
+                    left -= length
+                    yield _Block(index, offset, length)
 
     def _run(self, slot: int) -> None:
         """One thread: takes blocks until there are none."""
@@ -199,7 +213,8 @@ class BlockReader:
                 return None
         file = self._open_files[index]
         file.readers += 1
-        file.is_last_block_out |= block.offset + block.length >= self._files[index].size_bytes
+        last = self._ranges[index][-1]
+        file.is_last_block_out |= block.offset + block.length >= last.offset + last.length
         return file
 
     def _exit(self, index: int, file: _OpenFile) -> None:

@@ -17,7 +17,19 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 from modelweights_loader import __version__
-from modelweights_loader.commands import fetch, flags, prefetch, report, residency, resolve, stage, tune, validate, wait
+from modelweights_loader.commands import (
+    fetch,
+    flags,
+    prefetch,
+    refresh,
+    report,
+    residency,
+    resolve,
+    stage,
+    tune,
+    validate,
+    wait,
+)
 from modelweights_loader.commands.options import Parser, check_outputs
 from modelweights_loader.errors import (
     EXIT_INTERRUPTED,
@@ -38,7 +50,7 @@ if TYPE_CHECKING:
 
 # In the order of the help text: that of the staging pods, then those for people.
 _STEPS = ("prefetch", "validate", "tune", "report", "stage")
-_COMMANDS = (resolve, fetch, prefetch, validate, tune, report, residency, wait, stage, flags)
+_COMMANDS = (resolve, fetch, prefetch, validate, tune, report, refresh, residency, wait, stage, flags)
 
 
 _INTERRUPTED = InterruptedByUserError("interrupted; the same command goes on with what is there")

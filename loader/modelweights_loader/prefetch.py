@@ -21,18 +21,27 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader import page_cache
-from modelweights_loader.block_reader import BlockReader, FailedFile
+from modelweights_loader.block_reader import BlockReader, FailedFile, Range
 from modelweights_loader.checkpoint import natural_key
 from modelweights_loader.quantity import MIB, check_block_bytes, check_in_flight, check_stripe, check_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from modelweights_loader.checkpoint import CheckpointFile
     from modelweights_loader.file_systems import FileSystem
     from modelweights_loader.page_cache import CacheProbe
 
-__all__ = ["FailedFile", "PrefetchHandle", "PrefetchResult", "Progress", "prefetch", "start_prefetch", "take_stripe"]
+__all__ = [
+    "FailedFile",
+    "PrefetchHandle",
+    "PrefetchResult",
+    "Progress",
+    "Range",
+    "prefetch",
+    "start_prefetch",
+    "take_stripe",
+]
 
 DEFAULT_THREADS = 8
 DEFAULT_BLOCK_BYTES = 16 * MIB
@@ -117,6 +126,7 @@ def prefetch(  # noqa: PLR0913 - the settings of the engines' own prefetch, each
     on_progress: Callable[[Progress], None] | None = None,
     cancelled: threading.Event | None = None,
     stop_when_useless: bool = False,
+    ranges: Mapping[str, Sequence[Range]] | None = None,
 ) -> PrefetchResult:
     """Reads files into the page cache, in natural order. Blocks until done.
 
@@ -132,6 +142,7 @@ def prefetch(  # noqa: PLR0913 - the settings of the engines' own prefetch, each
         on_progress: Called from this thread at most once per 10 %, and once at the end.
         cancelled: When set, reading ends within a second.
         stop_when_useless: Read nothing where a first look shows that the page cache is passed by.
+        ranges: By the file's path, the parts to read, in ascending order. None reads all of the files.
 
     Returns:
         What was read, with the files that failed; other files are read in spite of those.
@@ -148,6 +159,7 @@ def prefetch(  # noqa: PLR0913 - the settings of the engines' own prefetch, each
         limit_bytes=limit_bytes,
         cancelled=cancelled,
         stop_when_useless=stop_when_useless,
+        ranges=ranges,
     )
     try:
         if on_progress is not None:
@@ -170,6 +182,7 @@ def start_prefetch(  # noqa: PLR0913 - as above
     on_progress: Callable[[Progress], None] | None = None,
     cancelled: threading.Event | None = None,
     stop_when_useless: bool = False,
+    ranges: Mapping[str, Sequence[Range]] | None = None,
 ) -> PrefetchHandle:
     """Starts to read files into the page cache and returns at once.
 
@@ -185,6 +198,7 @@ def start_prefetch(  # noqa: PLR0913 - as above
         on_progress: As there, but called from a thread of its own; an exception cancels, and comes out of `wait`.
         cancelled: See there.
         stop_when_useless: See there.
+        ranges: See there.
 
     Returns:
         A handle to ask, to wait on and to cancel.
@@ -197,7 +211,7 @@ def start_prefetch(  # noqa: PLR0913 - as above
     check_in_flight(num_threads, block_bytes)
     stripe = take_stripe(files, rank, world_size)
     pages = -(-block_bytes // _PAGE_BYTES)
-    reader = BlockReader(stripe, pages * _PAGE_BYTES, limit_bytes, cancelled or threading.Event())
+    reader = BlockReader(stripe, pages * _PAGE_BYTES, limit_bytes, cancelled or threading.Event(), ranges)
     handle = PrefetchHandle(reader, stripe, rank, world_size)
     handle._begin(  # noqa: SLF001 - the handle's only maker
         num_threads=num_threads, stop_when_useless=stop_when_useless, on_progress=on_progress

@@ -313,6 +313,7 @@ def test_defaults_are_filled_in(admin: Kube, namespace: str) -> None:
             "policy": "BestEffort",
             "minResidentPercent": 95,
             "unknownResidency": "Fail",
+            "refreshIntervalSeconds": 0,
             "pages": "Cold",
         },
         "validation": {

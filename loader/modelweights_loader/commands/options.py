@@ -348,11 +348,12 @@ def check_outputs(arguments: argparse.Namespace) -> None:
         call(lambda: _refuse_places(arguments, arguments.path, set()), timeout_seconds)
 
 
-def find(arguments: argparse.Namespace) -> Checkpoint:
+def find(arguments: argparse.Namespace, path: str | None = None) -> Checkpoint:
     """Finds the checkpoint that a command is about.
 
     Args:
         arguments: path, root; report, results and fetched, where there are any.
+        path: Where it lies, for commands that know better than these.
 
     Returns:
         Its files.
@@ -364,7 +365,8 @@ def find(arguments: argparse.Namespace) -> Checkpoint:
     from modelweights_loader.checkpoint import find_checkpoint  # noqa: PLC0415 - see the package's docstring
     from modelweights_loader.interruptible import call  # noqa: PLC0415
 
-    path = _find_fetched(arguments) if getattr(arguments, "fetched", False) else arguments.path
+    if path is None:
+        path = _find_fetched(arguments) if getattr(arguments, "fetched", False) else arguments.path
     checkpoint = call(lambda: find_checkpoint(path, arguments.root))
     # A snapshot's files lie elsewhere in its cache.
     call(lambda: _refuse_places(arguments, checkpoint.path, {file.real_path for file in checkpoint.files}))

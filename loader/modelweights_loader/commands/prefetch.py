@@ -15,9 +15,9 @@ from modelweights_loader.commands.options import (
     find,
     parse_block_size,
     parse_rank,
-    parse_reserve,
     parse_threads,
 )
+from modelweights_loader.commands.room import add_room, measure_bounds
 from modelweights_loader.outcome import Outcome, warn
 
 if TYPE_CHECKING:
@@ -68,13 +68,7 @@ def add_arguments(command: argparse.ArgumentParser, mode_option: str = "--mode")
         default=16 * 2**20,
         help="16Mi, 16M or bytes; 1 byte to 1Gi, read in whole pages; threads x block at most 4Gi (default 16Mi)",
     )
-    command.add_argument(
-        "--reserve-memory",
-        metavar="BYTES|PERCENT",
-        type=parse_reserve,
-        default=None,
-        help="of the available memory keep so much free: 8Gi or 10%% (default 10%%)",
-    )
+    add_room(command)
     command.add_argument(
         "--past-page-cache",
         choices=("Stop", "Read"),
@@ -88,8 +82,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
     """Reads the shards into the page cache.
 
     Args:
-        arguments: path, root, prefetch_mode, num_threads, block_size, reserve_memory, past_page_cache, rank, world_size,
-            policy, min_resident_percent, unknown_residency.
+        arguments: path, root, prefetch_mode, num_threads, block_size, reserve_memory, max_resident, past_page_cache, rank,
+            world_size, policy, min_resident_percent, unknown_residency.
 
     Returns:
         The outcome.
@@ -256,23 +250,18 @@ def _limit(
     """How many bytes to read at most, and what to say about it."""
     from modelweights_loader.errors import NoRoomError  # noqa: PLC0415 - see the package's docstring
     from modelweights_loader.interruptible import call  # noqa: PLC0415
-    from modelweights_loader.memory import measure_room  # noqa: PLC0415
     from modelweights_loader.quantity import format_bytes  # noqa: PLC0415
     from modelweights_loader.residency import measure  # noqa: PLC0415
 
-    reserve = arguments.reserve_memory
     size_bytes = sum(file.size_bytes for file in files)
-    room = measure_room(0, reserve=reserve)
-    if room.room_bytes < size_bytes:
-        # Only now: measuring what is there already costs time that a roomy node need not pay.
-        room = measure_room(call(lambda: measure(files)).resident_bytes or 0, reserve=reserve)
+    room = measure_bounds(arguments, size_bytes, lambda: call(lambda: measure(files)).resident_bytes or 0)
     if room.room_bytes >= size_bytes:
         return None, ""
     fits = f"{format_bytes(room.room_bytes)} of {format_bytes(size_bytes)} fit into memory ({room.bound_by})"
     if arguments.policy == "Required":
         message = (
-            f"{checkpoint.path}: only {fits}; raise the pod's memory limit, take a node with more memory, or lower "
-            "--reserve-memory"
+            f"{checkpoint.path}: only {fits}; raise the pod's memory limit, take a node with more memory, or change what "
+            "bounds it"
         )
         raise NoRoomError(message, reason="NoMemory", figures={"sizeBytes": size_bytes, "roomBytes": room.room_bytes})
     warn("prefetch", f"only {fits}: the first files in load order are read, the rest is not")

@@ -27,7 +27,7 @@ def add(commands: Commands) -> None:
 
 
 def _add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--digest", metavar="sha256:HEX", type=_parse_digest, help="only this manifest digest will do")
+    command.add_argument("--digest", metavar="sha256:HEX", type=parse_digest, help="only this manifest digest will do")
     command.add_argument(
         "--timeout-seconds", metavar="N", type=parse_seconds, default=0.0, help="0 (default) waits for ever"
     )
@@ -60,7 +60,18 @@ def run(arguments: argparse.Namespace) -> Outcome:
     return Outcome("Staged", f"{arguments.path} is staged ({marker.manifest_digest}, {marker.staged_at})", figures)
 
 
-def _parse_digest(text: str) -> str:
+def parse_digest(text: str) -> str:
+    """Parses a manifest digest.
+
+    Args:
+        text: As given.
+
+    Returns:
+        The same.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
     name, _, digits = text.partition(":")
     if name != "sha256" or len(digits) != 64 or set(digits) - set("0123456789abcdef"):  # noqa: PLR2004 - 256 bits
         message = f"{text!r} is not sha256: and 64 hex digits"
