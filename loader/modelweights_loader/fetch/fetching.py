@@ -13,13 +13,14 @@ import json
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from modelweights_loader.fetch.adoption import find_unrecorded
 from modelweights_loader.fetch.choice import IndexedSource, choose_listed, filter_files, read_index
 from modelweights_loader.fetch.damage import find_damage
 from modelweights_loader.fetch.folders import Folder, open_home
 from modelweights_loader.fetch.journal import Journal, Record, identify
 from modelweights_loader.fetch.listing import is_pinned, list_pinned, run_pinned
 from modelweights_loader.fetch.lock import hold_lock
-from modelweights_loader.fetch.plan import FETCH, HAVE, RESUME, Plan, PlannedFile, check_room, make_plan
+from modelweights_loader.fetch.plan import HAVE, RESUME, Plan, check_room, make_plan
 from modelweights_loader.fetch.publication import PLAIN, Fetched, finish_publication, list_snapshot_parts, publish
 from modelweights_loader.fetch.published import (
     FETCH_FOLDER,
@@ -34,6 +35,7 @@ from modelweights_loader.fetch.published import (
     read_reusable,
 )
 from modelweights_loader.fetch.retry import Backoff
+from modelweights_loader.fetch.reuse import link_reusable
 from modelweights_loader.fetch.ticker import Ticker
 from modelweights_loader.fetch.transfer import Transfer
 from modelweights_loader.fetch.workers import Counts, Download, DownloadOptions
@@ -259,6 +261,8 @@ class _Run:
             reusable = find_reusable(home, self._source_id, self._damaged)
 
         def get_index(file: RemoteFile) -> bytes | bytearray:
+            if home is not None:
+                reusable.update(self._adopt(home, [file], reusable))
             content = read_reusable(home, file, reusable) if home is not None else None
             if content is not None:
                 return content
@@ -266,14 +270,23 @@ class _Run:
 
         files = filter_files(listing.files, options.include, options.exclude)
         chosen = choose_listed(files, described, lambda file: call(lambda: get_index(file)))
-        return make_plan(home, key, files if options.include else chosen, reusable)
+        wanted = files if options.include else chosen
+        if home is not None:
+            reusable |= call(lambda: self._adopt(home, wanted, reusable))
+        return make_plan(home, key, wanted, reusable)
+
+    def _adopt(
+        self, home: Folder, wanted: list[RemoteFile], reusable: dict[tuple[object, ...], Reusable]
+    ) -> dict[tuple[object, ...], Reusable]:
+        threads = self._options.download.num_connections
+        return find_unrecorded(home, wanted, reusable, self._source_id, num_threads=threads, say=self._say)
 
     def _fetch(self, home: Folder, key: str, listing: Listing, plan: Plan) -> FetchResult:
         began = time.monotonic()
         counts = self._counts = Counts()
         with home.folder(FETCH_FOLDER) as fetch_folder, fetch_folder.folder(key, make=True) as own:
             with own.folder(FILES_FOLDER, make=True) as files:
-                plan = _link_reusable(home, files, plan)
+                plan = link_reusable(home, files, plan)
                 _remove_other_keys(fetch_folder, key)
                 transfers, page_cache = self._make_transfers(plan)
                 with contextlib.closing(Journal(own, _records_of(plan))) as journal:
@@ -340,24 +353,6 @@ def _name_by_url(url: str) -> str:
     """The last two parts of a path, as mirrors of the hub in object stores have them."""
     parts = [part for part in url.partition("://")[2].partition("?")[0].split("/") if part]
     return "/".join(parts[-2:])
-
-
-def _link_reusable(home: Folder, files: Folder, plan: Plan) -> Plan:
-    """Gives whole files of earlier runs a second name; what can't have one is fetched."""
-    return Plan(tuple(_link(home, files, one) for one in plan.files), plan.needed_bytes)
-
-
-def _link(home: Folder, files: Folder, planned: PlannedFile) -> PlannedFile:
-    if not planned.link:
-        return planned
-    with files.holding(planned.file.path, make=True) as (target, name):
-        target.unlink(name)
-        try:
-            with home.holding(planned.link) as (source, known_name):
-                source.link(known_name, target, name)
-        except OSError:
-            return PlannedFile(planned.file, FETCH, 0)
-    return planned
 
 
 def _remove_other_keys(fetch_folder: Folder, key: str) -> None:

@@ -84,7 +84,7 @@ def make_plan(
     Returns:
         The plan.
     """
-    if home is None or not home.has_folder(FETCH_FOLDER):
+    if home is None:
         return Plan(
             tuple(PlannedFile(file, FETCH, 0) for file in wanted), sum(max(0, one.size_bytes) for one in wanted)
         )
@@ -132,6 +132,8 @@ def _plan(
 def _count_leftovers(home: Folder, key: str, kept: set[str]) -> int:
     """Bytes on the disk that unfinished files of this run take already, or that go before it begins."""
     total = 0
+    if not home.has_folder(FETCH_FOLDER):
+        return total
     with home.folder(FETCH_FOLDER) as fetch:
         for name in fetch.names():
             if not KEY.fullmatch(name):

@@ -14,9 +14,11 @@ import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modelweights_loader.errors import LoaderError, WillNotWorkError
-from modelweights_loader.fetch.folders import Folder, open_home, split
+from modelweights_loader.expected_hashes import start_git_blob
+from modelweights_loader.fetch.folders import Folder, open_home, saying, split
 from modelweights_loader.fetch.journal import Finished, read_journal
 from modelweights_loader.fetch.names import check_name
+from modelweights_loader.fetch.transfer import Digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -206,19 +208,33 @@ class Places:
 
     def hash(self, place: str) -> str:
         """Hashes a file, "" where there is none. Blocks for a read of it."""
+        digests = self.digests(place)
+        return "" if digests is None else digests.sha256
+
+    def digests(self, place: str, git_size_bytes: int = -1) -> Digests | None:
+        """Hashes a file, None where there is none. Blocks for a read of it.
+
+        Args:
+            place: Of the file.
+            git_size_bytes: Its size, where git's hash is wanted too: that begins with it.
+        """
         below, name = split(place)
         folder = self.folder(below)
         if folder is None:
-            return ""
+            return None
         try:
             descriptor = folder.open(name, os.O_RDONLY)
         except FileNotFoundError:
-            return ""
+            return None
         sha256, buffer = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
+        git = start_git_blob(git_size_bytes) if git_size_bytes >= 0 else None
+        shown = f"{folder.shown}/{name}"
+        with saying("read", shown), os.fdopen(descriptor, "rb", buffering=0) as file:
             while got := file.readinto(buffer):
                 sha256.update(buffer[:got])
-        return sha256.hexdigest()
+                if git is not None:
+                    git.update(buffer[:got])
+        return Digests(sha256.hexdigest(), git.hexdigest() if git is not None else "")
 
 
 def is_same(status: os.stat_result, finished: Finished) -> bool:
@@ -250,12 +266,31 @@ def find_reusable(home: Folder, source: str, damaged: set[str]) -> dict[tuple[ob
         for file, origin in _list_files(home):
             if file.place in damaged or not places.is_as_left(file.place, file.finished):
                 continue
-            for token in _tokens(file.path, file.finished, file.version if origin == source else ""):
+            for token in make_tokens(file.path, file.finished, file.version if origin == source else ""):
                 found.setdefault(token, Reusable(file.place, file.finished))
     return found
 
 
 def _list_files(home: Folder) -> Iterator[tuple[PublishedFile, str]]:
+    yield from list_published(home)
+    with home.folder(FETCH_FOLDER) as fetch:
+        for name in fetch.names():
+            if KEY.fullmatch(name):
+                with fetch.folder(name) as folder:
+                    yield from _list_unpublished(folder, name)
+
+
+def list_published(home: Folder) -> Iterator[tuple[PublishedFile, str]]:
+    """Lists what all records say.
+
+    Args:
+        home: Of the ModelWeights.
+
+    Yields:
+        Each file, and the name of its source.
+    """
+    if not home.has_folder(FETCH_FOLDER):
+        return
     with home.folder(FETCH_FOLDER) as fetch:
         for name in fetch.names():
             if KEY.fullmatch(name.removesuffix(".json")) and name.endswith(".json"):
@@ -263,9 +298,6 @@ def _list_files(home: Folder) -> Iterator[tuple[PublishedFile, str]]:
                 if published is not None:
                     source = published.source
                     yield from ((file, source) for file in published.files)
-            elif KEY.fullmatch(name):
-                with fetch.folder(name) as folder:
-                    yield from _list_unpublished(folder, name)
 
 
 def _list_unpublished(folder: Folder, key: str) -> Iterable[tuple[PublishedFile, str]]:
@@ -303,10 +335,20 @@ def tokens_of(file: RemoteFile) -> list[tuple[object, ...]]:
         Any of them names this very content; the best comes first.
     """
     listed = Finished(file.size_bytes, file.sha256.lower(), file.git_blob.lower(), 0)
-    return _tokens(file.path, listed, file.version if not (file.sha256 or file.git_blob) else "")
+    return make_tokens(file.path, listed, file.version if not (file.sha256 or file.git_blob) else "")
 
 
-def _tokens(path: str, finished: Finished, version: str) -> list[tuple[object, ...]]:
+def make_tokens(path: str, finished: Finished, version: str) -> list[tuple[object, ...]]:
+    """Says by what a content is known.
+
+    Args:
+        path: Where it lies in the checkpoint.
+        finished: Its size and hashes.
+        version: What the source calls it, where it is the source that is asked; else "".
+
+    Returns:
+        As `tokens_of`.
+    """
     tokens: list[tuple[object, ...]] = []
     if finished.sha256:
         tokens.append(("sha256", finished.sha256, finished.size_bytes))
