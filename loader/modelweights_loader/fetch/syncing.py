@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Dirty pages beyond that make who writes wait: memory belongs to the pods that run here.
 _MAX_PENDING_BYTES = 2**28
 _MAX_PENDING_FILES = 256
+# A smaller file is noted once it is on the disk, and not before: that costs more than to fetch it again.
+_UNNOTED_BYTES = 2**18
 _SYNC_ALL_FROM_FILES = 16
 
 
@@ -92,7 +94,8 @@ class Syncer:
             transfer: Nobody writes to it any more.
             digests: Its hashes.
         """
-        self._note(transfer, part_entry(transfer.file.path, transfer.frontier, digests.sha256))
+        if transfer.frontier > _UNNOTED_BYTES:
+            self._note(transfer, part_entry(transfer.file.path, transfer.frontier, digests.sha256))
         self._put(
             _Order(transfer, transfer.frontier, digests, transfer.restarts), transfer.frontier % transfer.part_bytes
         )
@@ -160,7 +163,13 @@ class Syncer:
         # written there is brought to the disk with them.
         is_synced = len(whole) >= _SYNC_ALL_FROM_FILES and sync_file_system(next(iter(whole)).descriptor)
         finished = {transfer: _finish(transfer, digests, is_synced=is_synced) for transfer, digests in whole.items()}
-        self._journal.append(done_entry(transfer.file.path, last) for transfer, last in finished.items())
+        with self._noting:
+            done = [
+                entry
+                for transfer, last in finished.items()
+                for entry in (*self._begin(transfer), done_entry(transfer.file.path, last))
+            ]
+            self._journal.append(done)
         self._journal.sync()
         for order in orders:
             _drop(order.transfer, order.end)
@@ -170,11 +179,13 @@ class Syncer:
 
     def _note(self, transfer: Transfer, entry: dict[str, object]) -> None:
         with self._noting:
-            # What an earlier run left of it is in the journal already.
-            known = self._begun.get(transfer, 0 if transfer.is_resumed else -1)
-            begin = [] if known == transfer.restarts else [begin_entry(transfer.file.path, identify(transfer.file))]
-            self._begun[transfer] = transfer.restarts
-            self._journal.append([*begin, entry])
+            self._journal.append([*self._begin(transfer), entry])
+
+    def _begin(self, transfer: Transfer) -> list[dict[str, object]]:
+        """What comes before the first note of a file. What an earlier run left of it is in the journal already."""
+        known = self._begun.get(transfer, 0 if transfer.is_resumed else -1)
+        self._begun[transfer] = transfer.restarts
+        return [] if known == transfer.restarts else [begin_entry(transfer.file.path, identify(transfer.file))]
 
 
 def _size_of(order: _Order) -> int:
