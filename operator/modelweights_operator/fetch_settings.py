@@ -52,7 +52,7 @@ class _Proxy(_Strict):
 
 
 class _Fetch(_Strict):
-    num_connections: int = Field(default=8, ge=1, le=64)
+    num_connections: int | None = Field(default=None, ge=1, le=64)
     max_bytes_per_second: int | str = 0
     max_concurrent_per_host: int = Field(default=20, ge=0, le=100_000)
     max_concurrent_per_node: int = Field(default=1, ge=1, le=100)
@@ -119,7 +119,7 @@ def read_fetch(environment: Mapping[str, str]) -> FetchSettings:
     given = _parse(environment, FETCH, "fetch", _Fetch, _Fetch())
     rate = given.max_bytes_per_second
     return FetchSettings(
-        num_connections=given.num_connections,
+        num_connections=given.num_connections or 0,
         max_bytes_per_second=_bytes(
             rate, f"fetch.maxBytesPerSecond is {rate!r}: bytes, such as 500M, or 0 for no bound"
         ),

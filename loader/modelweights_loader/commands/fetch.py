@@ -20,6 +20,7 @@ from modelweights_loader.commands.options import (
 from modelweights_loader.commands.source import add_source, make_source_options
 from modelweights_loader.errors import UsageError
 from modelweights_loader.outcome import Outcome, say
+from modelweights_loader.sources.contract import DEFAULT_CONNECTIONS
 
 if TYPE_CHECKING:
     from modelweights_loader.commands.options import Commands
@@ -58,7 +59,11 @@ def add(commands: Commands) -> None:
         help="keep so much of the disk free: 50Gi or 5%% (default 5%%)",
     )
     command.add_argument(
-        "--num-connections", metavar="N", type=_parse_connections, default=8, help="1 to 64 at a time (default 8)"
+        "--num-connections",
+        metavar="N",
+        type=_parse_connections,
+        default=DEFAULT_CONNECTIONS,
+        help=f"1 to {_MAX_CONNECTIONS} at a time (default {DEFAULT_CONNECTIONS})",
     )
     command.add_argument(
         "--max-bytes-per-second", metavar="N", type=parse_size, default=0, help="of all together (default: no bound)"

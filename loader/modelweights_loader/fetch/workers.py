@@ -16,7 +16,7 @@ from modelweights_loader.fetch.schedule import Schedule
 from modelweights_loader.fetch.syncing import Syncer
 from modelweights_loader.fetch.transfer import UNKNOWN_END, Claim, Transfer, find_mismatch
 from modelweights_loader.fetch.write_back import start_write_back
-from modelweights_loader.sources.contract import RangesNotSupportedError
+from modelweights_loader.sources.contract import DEFAULT_CONNECTIONS, RangesNotSupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +63,7 @@ class DownloadOptions(NamedTuple):
         first_wait_seconds: Longest wait after the first of them.
     """
 
-    num_connections: int = 8
+    num_connections: int = DEFAULT_CONNECTIONS
     part_bytes: int = 2**25
     max_bytes_per_second: float = 0.0
     max_attempts: int = DEFAULT_MAX_ATTEMPTS

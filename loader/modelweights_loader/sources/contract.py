@@ -80,6 +80,10 @@ class Source(Protocol):
         """Give back connections. Reads that are under way may end with an error."""
 
 
+# Of one fetch, unless it is told otherwise: more of them gain nothing on the lines that were measured.
+DEFAULT_CONNECTIONS = 8
+
+
 class SourceUnavailableError(TryAgainError):
     """The source is busy or away: 429, 5xx, a refused or reset connection, a stall.
 
@@ -131,7 +135,7 @@ class SourceOptions(NamedTuple):
     credentials_dir: str | None = None
     ca_file: str | None = None
     stall_seconds: float = 30.0
-    num_connections: int = 8
+    num_connections: int = DEFAULT_CONNECTIONS
 
 
 def digest_listing(files: tuple[RemoteFile, ...]) -> str:

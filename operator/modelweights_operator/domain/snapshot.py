@@ -156,7 +156,7 @@ class FetchSettings:
     """How the administrator lets files be fetched.
 
     Attributes:
-        num_connections: Of each staging.
+        num_connections: Of each staging; 0 for as many as the loader takes by itself.
         max_bytes_per_second: Of each staging; 0 for no bound.
         max_concurrent_per_host: Stagings that fetch from one host at a time, in the whole cluster; 0 for no bound.
         max_concurrent_per_node: Stagings that fetch on one node at a time.
@@ -165,7 +165,7 @@ class FetchSettings:
         extra_ca: Certificates in PEM that are trusted beside the system's.
     """
 
-    num_connections: int = 8
+    num_connections: int = 0
     max_bytes_per_second: int = 0
     max_concurrent_per_host: int = 20
     max_concurrent_per_node: int = 1

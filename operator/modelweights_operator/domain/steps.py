@@ -205,7 +205,7 @@ def _fetch(staging: Staging) -> list[str]:
     given = {
         "layout": spec.storage.layout if spec.storage else "Plain",
         "disk-reserve": storage.find_class(spec, staging.policy).reserve,
-        "num-connections": str(settings.num_connections),
+        "num-connections": str(settings.num_connections or ""),
         "max-bytes-per-second": str(settings.max_bytes_per_second or ""),
     }
     revision = ["--resolved"] if staging.resolves else []

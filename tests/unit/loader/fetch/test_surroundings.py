@@ -20,6 +20,7 @@ from modelweights_loader.fetch.folders import open_home
 from modelweights_loader.fetch.lock import hold_lock
 from modelweights_loader.memory import MemoryRoom, Reserve
 from modelweights_loader.residency import measure
+from modelweights_loader.sources.contract import DEFAULT_CONNECTIONS
 from tests.filesystems.loop import mount_image
 from tests.polling import wait_for
 from tests.unit.loader.conftest import LOADER, run_loader
@@ -372,6 +373,7 @@ def test_every_option_is_in_the_documents() -> None:
     page = (LOADER.parent / "docs" / "fetch.md").read_text()
     own = set(re.findall(r"^  (--[a-z-]+)", told, re.MULTILINE)) - {"--root", "--report", "--results"}
     assert own == set(re.findall(r"`(--[a-z-]+)`", page.split("| option |")[1].split("The report has")[0]))
+    assert f"| `--num-connections` | {DEFAULT_CONNECTIONS} |" in page
 
 
 @pytest.mark.parametrize(
