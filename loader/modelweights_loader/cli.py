@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from modelweights_loader import __version__
 from modelweights_loader.commands import (
+    clean,
     fetch,
     flags,
     prefetch,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 # In the order of the help text: that of the staging pods, then those for people.
 _STEPS = ("prefetch", "validate", "tune", "report", "stage")
-_COMMANDS = (resolve, fetch, prefetch, validate, tune, report, refresh, residency, wait, stage, flags)
+_COMMANDS = (resolve, fetch, prefetch, validate, tune, report, refresh, residency, wait, stage, clean, flags)
 
 
 _INTERRUPTED = InterruptedByUserError("interrupted; the same command goes on with what is there")

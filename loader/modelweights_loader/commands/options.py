@@ -153,6 +153,25 @@ def _refuse_empty(text: str, message: str) -> str:
     return text
 
 
+def parse_digest(text: str) -> str:
+    """Parses a manifest digest.
+
+    Args:
+        text: As given.
+
+    Returns:
+        The same.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
+    name, _, digits = text.partition(":")
+    if name != "sha256" or len(digits) != 64 or set(digits) - set("0123456789abcdef"):  # noqa: PLR2004 - 256 bits
+        message = f"{text!r} is not sha256: and 64 hex digits"
+        raise argparse.ArgumentTypeError(message)
+    return text
+
+
 def parse_threads(text: str) -> int:
     """Parses a number of prefetch threads.
 

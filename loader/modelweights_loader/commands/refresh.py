@@ -8,9 +8,15 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from modelweights_loader.commands.options import add_command, add_policy, find, parse_block_size, parse_threads
+from modelweights_loader.commands.options import (
+    add_command,
+    add_policy,
+    find,
+    parse_block_size,
+    parse_digest,
+    parse_threads,
+)
 from modelweights_loader.commands.room import add_room, measure_bounds
-from modelweights_loader.commands.wait import parse_digest
 from modelweights_loader.outcome import Outcome, warn
 
 if TYPE_CHECKING:

@@ -1,19 +1,25 @@
-"""The command `wait`: blocks until the marker on this node says that a model is staged.
+"""The command `wait`: blocks until the marker on this node says that a model is staged; then holds it, if asked.
 
 Called by `cli`. See the package for what it must not import.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
+import time
 from typing import TYPE_CHECKING
 
-from modelweights_loader.commands.options import add_command, parse_seconds
+from modelweights_loader.commands.options import add_command, parse_digest, parse_place, parse_seconds
+from modelweights_loader.errors import TerminatedError, UsageError, WillNotWorkError, describe_os_error
 from modelweights_loader.outcome import Outcome, say
 
 if TYPE_CHECKING:
+    import argparse
+
     from modelweights_loader.commands.options import Commands
+    from modelweights_loader.marker import Marker
+
+_NAP_SECONDS = 2.0
 
 
 def add(commands: Commands) -> None:
@@ -30,6 +36,12 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--digest", metavar="sha256:HEX", type=parse_digest, help="only this manifest digest will do")
     command.add_argument(
         "--timeout-seconds", metavar="N", type=parse_seconds, default=0.0, help="0 (default) waits for ever"
+    )
+    command.add_argument(
+        "--hold", action="store_true", help="then hold the files, so that they aren't removed, until SIGTERM or SIGINT"
+    )
+    command.add_argument(
+        "--held-file", metavar="FILE", type=parse_place, help="with --hold: make this file as soon as they are held"
     )
 
 
@@ -49,31 +61,51 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from modelweights_loader.interruptible import call  # noqa: PLC0415
     from modelweights_loader.wait import wait  # noqa: PLC0415
 
+    if arguments.held_file and not arguments.hold:
+        message = "--held-file needs --hold"
+        raise UsageError(message)
     call(lambda: resolve_below(arguments.path, arguments.root), arguments.timeout_seconds)
+    if arguments.hold:
+        return _hold(arguments)
     marker = wait(
-        arguments.path,
-        digest=arguments.digest,
-        timeout_seconds=arguments.timeout_seconds,
-        say=lambda line: say(f"wait: {line}", sys.stderr),
+        arguments.path, digest=arguments.digest, timeout_seconds=arguments.timeout_seconds, say=_say_to_stderr
     )
-    figures: dict[str, object] = {"manifestDigest": marker.manifest_digest, "sizeBytes": marker.size_bytes}
-    return Outcome("Staged", f"{arguments.path} is staged ({marker.manifest_digest}, {marker.staged_at})", figures)
+    return Outcome(
+        "Staged", f"{arguments.path} is staged ({marker.manifest_digest}, {marker.staged_at})", _figures(marker)
+    )
 
 
-def parse_digest(text: str) -> str:
-    """Parses a manifest digest.
+def _figures(marker: Marker) -> dict[str, object]:
+    return {"manifestDigest": marker.manifest_digest, "sizeBytes": marker.size_bytes}
 
-    Args:
-        text: As given.
 
-    Returns:
-        The same.
+def _say_to_stderr(line: str) -> None:
+    say(f"wait: {line}", sys.stderr)
 
-    Raises:
-        argparse.ArgumentTypeError: It is none.
-    """
-    name, _, digits = text.partition(":")
-    if name != "sha256" or len(digits) != 64 or set(digits) - set("0123456789abcdef"):  # noqa: PLR2004 - 256 bits
-        message = f"{text!r} is not sha256: and 64 hex digits"
-        raise argparse.ArgumentTypeError(message)
-    return text
+
+def _hold(arguments: argparse.Namespace) -> Outcome:
+    """Being ended is how this ends well."""
+    from modelweights_loader.hold import wait_and_hold  # noqa: PLC0415 - see the package's docstring
+    from modelweights_loader.small_files import write_atomically  # noqa: PLC0415
+
+    held: Marker | None = None
+    try:
+        with wait_and_hold(
+            arguments.path, digest=arguments.digest, timeout_seconds=arguments.timeout_seconds, say=_say_to_stderr
+        ) as held:
+            try:
+                if arguments.held_file:
+                    write_atomically(arguments.held_file, b"")
+            except OSError as error:
+                message = (
+                    f"cannot write {arguments.held_file} ({describe_os_error(error)}); pass a file that can be written"
+                )
+                raise WillNotWorkError(message, reason="ReportNotWritable") from error
+            say(f"wait: {arguments.path} is staged and held ({held.manifest_digest})", sys.stdout)
+            while True:
+                # A signal ends it at once; not pause(), which one that comes just before it would not end.
+                time.sleep(_NAP_SECONDS)
+    except (TerminatedError, KeyboardInterrupt):
+        if held is None:
+            raise
+        return Outcome("Released", f"{arguments.path} is no longer held", _figures(held))

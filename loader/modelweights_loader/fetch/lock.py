@@ -35,15 +35,25 @@ def hold_lock(folder: Folder, wait_seconds: float, say: Callable[[str], None]) -
         say: Told while it waits.
 
     Raises:
-        TryAgainError: Locked: another one holds it for longer.
+        TryAgainError: Locked: another one holds it for longer, or the home was cleaned away meanwhile.
         WillNotWorkError: LocksNotSupported: two writers could not be told apart here.
     """
-    descriptor = folder.open(LOCK_NAME, os.O_RDWR | os.O_CREAT)
+    try:
+        descriptor = folder.open(LOCK_NAME, os.O_RDWR | os.O_CREAT)
+    except FileNotFoundError as error:
+        raise _cleaned(folder) from error
     try:
         _wait(descriptor, folder.shown, wait_seconds, say)
+        # `clean --all` takes the lock away as the last thing: another one may hold the next one of this name.
+        if os.fstat(descriptor).st_nlink == 0:
+            raise _cleaned(folder)
         yield
     finally:
         os.close(descriptor)
+
+
+def _cleaned(folder: Folder) -> TryAgainError:
+    return TryAgainError(f"{folder.shown} was removed meanwhile; try again", reason="Locked")
 
 
 def _wait(descriptor: int, shown: str, wait_seconds: float, say: Callable[[str], None]) -> None:
