@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from modelweights_loader.errors import TryAgainError, UsageError, WillNotWorkError
 from modelweights_loader.fetch.folders import Folder, open_home, saying
-from modelweights_loader.fetch.lock import LOCK_NAME, hold_lock
+from modelweights_loader.fetch.lock import LOCK_NAME, HomeRemovedError, hold_lock
 from modelweights_loader.fetch.published import FETCH_FOLDER, read_published
 from modelweights_loader.marker import name_marker
 
@@ -36,6 +36,8 @@ _MAX_DEPTH = 24
 _MARKER_PREFIX_CHARACTERS = 180
 # Rounds: folders are found full again where somebody moves things about, or NFS keeps what is open elsewhere.
 _MAX_STUCK = 20
+# Others that remove the same home at the same time.
+_MAX_TURNS = 5
 
 
 class CleanOptions(NamedTuple):
@@ -103,7 +105,7 @@ def clean(path: str, options: CleanOptions, say: Callable[[str], None] = lambda 
         with open_home(top, make=False) as root:
             try:
                 with root.holding(relative) as (parent, name):
-                    run.clean(parent, name)
+                    run.clean_home(parent, name)
             except FileNotFoundError:
                 # Nothing was ever fetched there, or all of it went before.
                 run.remove_markers(None, ())
@@ -130,7 +132,13 @@ class _Run:
             disk_total_bytes=status.f_blocks * status.f_frsize,
         )
 
-    def clean(self, parent: Folder, name: str) -> None:
+    def clean_home(self, parent: Folder, name: str) -> None:
+        for _ in range(_MAX_TURNS):
+            with contextlib.suppress(HomeRemovedError):
+                return self._clean_once(parent, name)
+        return self._clean_once(parent, name)
+
+    def _clean_once(self, parent: Folder, name: str) -> None:
         with parent.folder(name) as home, home.folder(FETCH_FOLDER, make=True) as own:
             with hold_lock(own, self._options.lock_seconds, self._say):
                 held = self._clean_locked(home, own)

@@ -25,6 +25,10 @@ _POLL_SECONDS = 0.2
 _SAY_SECONDS = 15.0
 
 
+class HomeRemovedError(TryAgainError):
+    """The home went while its lock was waited for."""
+
+
 @contextlib.contextmanager
 def hold_lock(folder: Folder, wait_seconds: float, say: Callable[[str], None]) -> Iterator[None]:
     """Holds the lock of a home.
@@ -35,7 +39,8 @@ def hold_lock(folder: Folder, wait_seconds: float, say: Callable[[str], None]) -
         say: Told while it waits.
 
     Raises:
-        TryAgainError: Locked: another one holds it for longer, or the home was cleaned away meanwhile.
+        TryAgainError: Locked: another one holds it for longer.
+        HomeRemovedError: It was cleaned away meanwhile.
         WillNotWorkError: LocksNotSupported: two writers could not be told apart here.
     """
     try:
@@ -52,8 +57,8 @@ def hold_lock(folder: Folder, wait_seconds: float, say: Callable[[str], None]) -
         os.close(descriptor)
 
 
-def _cleaned(folder: Folder) -> TryAgainError:
-    return TryAgainError(f"{folder.shown} was removed meanwhile; try again", reason="Locked")
+def _cleaned(folder: Folder) -> HomeRemovedError:
+    return HomeRemovedError(f"{folder.shown} was removed meanwhile; try again", reason="Locked")
 
 
 def _wait(descriptor: int, shown: str, wait_seconds: float, say: Callable[[str], None]) -> None:

@@ -65,8 +65,8 @@ def full(home: Path, fetch_it: Fetch) -> Home:
     assert second.published
     markers = home.parent / ".modelweights"
     markers.mkdir()
-    digests = tuple(each.published.manifest_digest.removeprefix("sha256:") for each in (first, second))
-    return Home(home, (digests[0], digests[1]), markers)
+    one, other = first.published.manifest_digest, second.published.manifest_digest
+    return Home(home, (one.removeprefix("sha256:"), other.removeprefix("sha256:")), markers)
 
 
 def used_bytes(folder: Path) -> int:
