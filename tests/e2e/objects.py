@@ -19,8 +19,9 @@ STAND_IN: Final = 'echo "digest=${DIGEST:-}"; env | sort; exec sleep 3600'
 
 
 def model_weights(namespace: str, name: str, path: str, node: str = "", **spec: Any) -> Json:
-    """A ModelWeights with a hostPath source, on all GPU nodes or on one."""
-    placement = {"placement": {"nodeSelector": {"kubernetes.io/hostname": node}}} if node else {}
+    """A ModelWeights with a hostPath source, on all GPU nodes at once or on one."""
+    selector = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
+    placement = {"placement": {"canaryNodes": 0, **selector}}
     return {
         "apiVersion": "modelweights.io/v1alpha1",
         "kind": "ModelWeights",

@@ -84,7 +84,7 @@ class Team:
     def manifest(self, name: str = "llama", **spec: Any) -> Json:
         own = {
             "source": {"hostPath": {"path": "/models/llama"}},
-            "placement": {"nodeSelector": {"team": self.namespace}},
+            "placement": {"nodeSelector": {"team": self.namespace}, "canaryNodes": 0},
         }
         metadata = {"name": name, "namespace": self.namespace}
         return {
@@ -155,6 +155,10 @@ class Team:
     def end_resolve(self, job: Json, revision: str) -> None:
         """Play the kubelet: the pod's step `resolve` ends well, and `fetch` runs."""
         self._end_step(job, "resolve", resolve_report(revision), "fetch")
+
+    def end_validate(self, job: Json) -> None:
+        """Play the kubelet: the pod's step `validate` ends well, and `report` runs."""
+        self._end_step(job, "validate", report(), "report")
 
     def end_fetch(self, job: Json, revision: str) -> None:
         """Play the kubelet: the pod's step `fetch` ends well, and the next one runs."""

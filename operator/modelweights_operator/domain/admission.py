@@ -1,6 +1,6 @@
 """Which of the nodes that want a staging Job get one now. Called by `plan`; pure.
 
-Caps: the object's own (`maxConcurrentNodes`), one Job while the source's revision is unknown, and the administrator's for
+Caps: the object's own (`maxConcurrentNodes`, and `canaryNodes` until a node has proven it), one Job while the source's revision is unknown, and the administrator's for
 all objects together: fetches from one host, and on one node. Who waits for one of the latter says so and for whom.
 """
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import failures, manifests, storage
+from modelweights_operator.domain import canary, failures, manifests, storage
 from modelweights_operator.domain.conditions import list_some
-from modelweights_operator.domain.policies import NODE_CORDONED, NodeDecision
+from modelweights_operator.domain.policies import NODE_CORDONED, QUEUED, NodeDecision
 from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
 
@@ -50,6 +50,7 @@ def admit(
     decisions: Mapping[str, NodeDecision],
     entries: Mapping[str, api.NodeStatus],
     resolution: Resolution,
+    trial: canary.Trial,
 ) -> Admission:
     """Give the free places to the nodes that want one: those that failed least often, then in the order of their names.
 
@@ -62,20 +63,24 @@ def admit(
         decisions: Of each of them.
         entries: What the status would say of each.
         resolution: What is known of the source's revision.
+        trial: Whether a few nodes have to try it first.
     """
     outcome = Admission(dict(entries))
     nodes = sorted(targets, key=lambda node: (decisions[node.name].wants_job or 0, node.name))
     alive = [node.name for node in nodes if node.ready and entries[node.name].reason != NODE_CORDONED]
     free = spec.placement.max_concurrent_nodes - sum(decisions[name].active for name in alive)
-    looking = 0 if resolution.may_create else _looks(alive, decisions, entries)
+    trying = _tries(alive, decisions, entries)
+    looking = 0 if resolution.may_create else trying
     refusal = _unsupported(entries) or ("" if resolution.may_create else _unresolved(entries, resolution))
     caps = _Caps(snapshot, spec)
     for node in nodes:
         attempt = decisions[node.name].wants_job
         if attempt is None:
             continue
-        why = ""
-        if free <= 0:
+        reason, why = QUEUED, ""
+        if untried := trial.refuse(node.name, trying):
+            reason, why = canary.WAITS, untried
+        elif free <= 0:
             why = f"waits for its turn: maxConcurrentNodes is {spec.placement.max_concurrent_nodes}"
         elif refusal or looking:
             why = refusal or "waits until the first node has found out which revision the source has"
@@ -84,16 +89,16 @@ def admit(
             outcome.waits.append(wait)
             outcome.again_after_seconds = QUEUED_AGAIN_SECONDS
         if why:
-            outcome.entries[node.name] = entries[node.name].model_copy(update={"message": why})
+            outcome.entries[node.name] = entries[node.name].model_copy(update={"reason": reason, "message": why})
             continue
-        free, looking = free - 1, looking + (not resolution.may_create)
+        free, trying, looking = free - 1, trying + 1, looking + (not resolution.may_create)
         caps.take(node)
         outcome.add(node, attempt, snapshot, spec, resolution.revision)
     return outcome
 
 
-def _looks(alive: Iterable[str], decisions: Mapping[str, NodeDecision], entries: Mapping[str, api.NodeStatus]) -> int:
-    """Jobs that may yet find the revision. One that gets nowhere on its node doesn't keep the others from trying."""
+def _tries(alive: Iterable[str], decisions: Mapping[str, NodeDecision], entries: Mapping[str, api.NodeStatus]) -> int:
+    """Jobs that may yet prove it, or find the revision. One that gets nowhere on its node doesn't keep the others from trying."""
     return sum(
         decisions[name].active and not decisions[name].blocked and entries[name].reason not in failures.UNSCHEDULED
         for name in alive

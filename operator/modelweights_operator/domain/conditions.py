@@ -20,6 +20,7 @@ TOO_MANY_NODES: Final = "TooManyNodes"
 NOT_ENOUGH_NODES: Final = "NotEnoughNodes"
 STAGING: Final = "Staging"
 STAGING_FAILED: Final = "StagingFailed"
+CANARY_FAILED: Final = "CanaryFailed"
 SUSPENDED: Final = "Suspended"
 INVALID_SPEC: Final = "InvalidSpec"
 CONFIG_MAP_CONFLICT: Final = "ConfigMapConflict"
@@ -52,6 +53,7 @@ class Assessment:
         published: Its digest, "" before the first.
         moving: Whether any node is being staged or waits for its turn.
         troubles: Nodes that are stuck or failed.
+        canary: Message when nodes that were tried first found the checkpoint bad, and others aren't tried therefore.
         waiting: Nodes that wait, with why.
         no_nodes_hint: Why no node is selected.
         suspended: Whether the spec says so.
@@ -67,6 +69,7 @@ class Assessment:
     published: str = ""
     moving: bool = False
     troubles: tuple[Trouble, ...] = ()
+    canary: str = ""
     waiting: tuple[Trouble, ...] = ()
     no_nodes_hint: str = ""
     suspended: bool = False
@@ -113,12 +116,18 @@ def _ready(facts: Assessment) -> tuple[bool, str, str]:
     ratio = f"{facts.ready} of {facts.desired} node(s) ready"
     if facts.ready == facts.desired:
         return True, ALL_NODES_READY, ratio
-    if facts.troubles:
-        return False, facts.troubles[0].reason or STAGING_FAILED, f"{ratio}; {_named(facts.troubles)}"
+    if facts.canary or facts.troubles:
+        return False, *_trouble(facts, ratio)
     if facts.suspended:
         return False, SUSPENDED, f"{ratio}; spec.suspend is true, so nothing further is staged"
     detail = f"; {_named(facts.waiting)}" if facts.waiting else ""
     return False, STAGING, ratio + detail
+
+
+def _trouble(facts: Assessment, ratio: str) -> tuple[str, str]:
+    if facts.canary:
+        return CANARY_FAILED, f"{ratio}; {facts.canary}"
+    return facts.troubles[0].reason or STAGING_FAILED, f"{ratio}; {_named(facts.troubles)}"
 
 
 def _progress(

@@ -35,6 +35,9 @@ REVISION_ANNOTATION: Final = f"{PREFIX}/revision"
 """The revision that the Job was given; without it, it is the one that finds out."""
 SOURCE_HOST_ANNOTATION: Final = f"{PREFIX}/source-host"
 
+RETRY_ANNOTATION: Final = f"{PREFIX}/retry-now"
+"""Of the ModelWeights: with another value than was heeded last, what failed is tried again at once."""
+
 # What waiting pods carry, and what is put on nodes.
 GATE: Final = f"{PREFIX}/staged"
 REQUIRE_ANNOTATION: Final = f"{PREFIX}/require"

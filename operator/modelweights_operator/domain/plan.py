@@ -14,6 +14,7 @@ from typing import Final
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import (
     admission,
+    canary,
     conditions,
     engine,
     manifests,
@@ -84,7 +85,10 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     entries = {name: decision.entry for name, decision in decisions.items()}
     wanted = revisions.wanted_digest(snapshot.owner.status.published, entries.values())
     entries = {name: revisions.compare(entry, wanted, now) for name, entry in entries.items()}
-    admitted = admission.admit(snapshot, spec, targets, decisions, entries, resolved)
+    trial = canary.judge(
+        spec, snapshot.owner.status, snapshot.jobs, decisions, resolved, _staging_digest(snapshot, spec)
+    )
+    admitted = admission.admit(snapshot, spec, targets, decisions, entries, resolved, trial)
     entries = admitted.entries
     reports = [decision.report for decision in decisions.values() if decision.report]
     published, candidate = revisions.advance(
@@ -103,10 +107,10 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
         holding=_count(holding, published),
         former=snapshot.owner.status.summary.counted,
     )
-    facts = _assess(snapshot, spec, decisions, entries, published, holding)
+    facts = _assess(snapshot, spec, decisions, entries, published, holding, canary.explain(trial, entries))
     facts = replace(facts, min_available=_least(snapshot, counted or 0))
     status = _status(snapshot, facts, published, entries, now, counted=counted).model_copy(
-        update={"candidate": candidate, "source": resolved.source}
+        update={"candidate": candidate, "source": resolved.source, "proven_staging": trial.proven}
     )
     plan = Plan(
         status=status,
@@ -164,7 +168,7 @@ def _stopped(snapshot: Snapshot, problem: tuple[str, str], now: datetime) -> Pla
         min_available=_least(snapshot, status.summary.counted or 0),
         published=published.manifest_digest if published else "",
     )
-    kept = {"source": status.source}
+    kept = {"source": status.source, "proven_staging": status.proven_staging}
     new = _status(snapshot, facts, published, status.nodes, now, counted=status.summary.counted).model_copy(update=kept)
     jobs = tuple(job.name for job in snapshot.jobs if not job.deleting)
     labels = _labels(snapshot, holding)
@@ -181,7 +185,7 @@ def _decisions(
     resolved: Resolution,
     now: datetime,
 ) -> dict[str, policies.NodeDecision]:
-    digest = names.staging_digest(spec, storage.place(spec, snapshot.policy))
+    digest = _staging_digest(snapshot, spec)
     foreign = frozenset(job.name for job in snapshot.jobs if not resolved.matches(job))
     return {
         node.name: policies.decide(
@@ -202,6 +206,10 @@ def _decisions(
         )
         for node in targets
     }
+
+
+def _staging_digest(snapshot: Snapshot, spec: api.Spec) -> str:
+    return names.staging_digest(spec, storage.place(spec, snapshot.policy))
 
 
 def _jobs_to_delete(snapshot: Snapshot, decisions: Mapping[str, policies.NodeDecision]) -> tuple[str, ...]:
@@ -262,6 +270,7 @@ def _assess(
     entries: Mapping[str, api.NodeStatus],
     published: api.Revision | None,
     holding: Mapping[str, str],
+    stopped: str,
 ) -> Assessment:
     stuck = {name for name, entry in entries.items() if entry.state == "Failed" or decisions[name].blocked}
     waiting = {name for name, entry in entries.items() if entry.state != "Ready"} - stuck
@@ -269,6 +278,7 @@ def _assess(
         name
         for name, entry in entries.items()
         if not decisions[name].blocked
+        and not (stopped and entry.reason == canary.WAITS)
         and entry.reason != policies.DIGEST_MISMATCH
         and entry.state != "Ready"
         and entry.reason != policies.SUSPENDED
@@ -284,6 +294,7 @@ def _assess(
         moving=bool(in_motion),
         troubles=tuple(Trouble(name, entries[name].reason, entries[name].message) for name in sorted(stuck)),
         waiting=tuple(Trouble(name, entries[name].reason, entries[name].message) for name in sorted(waiting)),
+        canary=stopped,
         no_nodes_hint=_no_nodes_hint(snapshot, spec),
         suspended=spec.suspend,
     )

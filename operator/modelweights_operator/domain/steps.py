@@ -17,6 +17,7 @@ Manifest = dict[str, Any]
 
 RESOLVE: Final = "resolve"
 FETCH: Final = "fetch"
+VALIDATE: Final = "validate"
 CA_VARIABLE: Final = "MODELWEIGHTS_EXTRA_CA"
 
 _ASKS_SOURCE: Final = (RESOLVE, FETCH)
@@ -164,7 +165,7 @@ def _steps(staging: Staging) -> list[tuple[str, list[str]]]:
     if location.marked:
         publish += ["--marker-dir", _MARKER_MOUNT, "--marker-root", location.marker_root]
     steps = [("prefetch", read)] if prefetch.mode == "PageCache" else []
-    steps.append(("validate", check))
+    steps.append((VALIDATE, check))
     if validation.engine.selection == "Measured":
         steps.append(("tune", []))
     steps.append(("report", [*publish, "--pages", prefetch.pages]))

@@ -41,21 +41,26 @@ def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
+def without_canary(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a spec, with all nodes staged at once where they don't say otherwise."""
+    return {**fields, "placement": {"canaryNodes": 0, **fields.get("placement", {})}}
+
+
 def make_spec(**fields: Any) -> api.Spec:
-    """A spec with a hostPath source, and other fields as they stand in YAML."""
-    return api.Spec.model_validate({"source": {"hostPath": {"path": "/models/llama"}}, **fields})
+    """A spec with a hostPath source, without a canary, and other fields as they stand in YAML."""
+    return api.Spec.model_validate({"source": {"hostPath": {"path": "/models/llama"}}, **without_canary(fields)})
 
 
 def make_claim_spec(path: str = "llama", **fields: Any) -> api.Spec:
     """A spec with a claim as its source."""
     claim = {"claimName": "weights", "path": path}
-    return api.Spec.model_validate({"source": {"persistentVolumeClaim": claim}, **fields})
+    return api.Spec.model_validate({"source": {"persistentVolumeClaim": claim}, **without_canary(fields)})
 
 
 def make_fetch_spec(source: Mapping[str, Any] | None = None, **fields: Any) -> api.Spec:
     """A spec with a repository of the hub as its source, or another one that is fetched."""
     hub = {"huggingFace": {"repository": "org/name"}}
-    return api.Spec.model_validate({"source": source or hub, **fields})
+    return api.Spec.model_validate({"source": source or hub, **without_canary(fields)})
 
 
 def make_node(name: str = "node-a", **changes: Any) -> Node:

@@ -19,14 +19,15 @@ from tests.unit.domain.world import World
 NODE_NAMES = ["node-a", "node-b", "node-c"]
 
 specs = st.builds(
-    lambda branch, threads, cap: make_fetch_spec(
+    lambda branch, threads, cap, canaries: make_fetch_spec(
         {"huggingFace": {"repository": "org/name", "revision": branch}},
         prefetch={"numThreads": threads},
-        placement={"maxConcurrentNodes": cap},
+        placement={"maxConcurrentNodes": cap, "canaryNodes": canaries},
     ),
     st.sampled_from(["main", "main", "v2"]),
     st.integers(1, 2),
     st.integers(1, 3),
+    st.integers(0, 1),
 )
 
 

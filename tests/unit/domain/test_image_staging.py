@@ -27,6 +27,7 @@ from tests.unit.domain.samples import (
     make_owner,
     make_pod,
     make_status,
+    without_canary,
 )
 
 REFERENCE = "registry.example:5000/models/llama:v1"
@@ -36,7 +37,7 @@ NOT_SUPPORTED = "ImageVolumesNotSupported"
 
 def make_spec(path: str = "weights", policy: str = "IfNotPresent", **fields: Any) -> api.Spec:
     image = {"reference": REFERENCE, "path": path, "pullPolicy": policy}
-    return api.Spec.model_validate({"source": {"image": image}, **fields})
+    return api.Spec.model_validate({"source": {"image": image}, **without_canary(fields)})
 
 
 SPEC = make_spec()

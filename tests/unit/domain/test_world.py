@@ -18,14 +18,15 @@ NODE_NAMES = ["node-a", "node-b", "node-c", "node-d"]
 LABEL = names.node_label(OWNER_UID)
 
 specs = st.builds(
-    lambda threads, need, cap, suspend: make_spec(
+    lambda threads, need, cap, canaries, suspend: make_spec(
         prefetch={"numThreads": threads},
-        placement={"minAvailableNodes": need, "maxConcurrentNodes": cap},
+        placement={"minAvailableNodes": need, "maxConcurrentNodes": cap, "canaryNodes": canaries},
         suspend=suspend,
     ),
     st.integers(1, 2),
     st.sampled_from([1, 2, 3, "1%", "60%", "100%"]),
     st.integers(1, 3),
+    st.integers(0, 2),
     st.booleans(),
 )
 
@@ -143,7 +144,7 @@ class Cluster(WorldMachine):
         if not world.nodes:
             return
         need = min(least_available(world.spec.placement, len(world.nodes)), len(world.nodes))
-        world.edit(make_spec(placement={"minAvailableNodes": need, "maxConcurrentNodes": 1}))
+        world.edit(make_spec(placement={"minAvailableNodes": need, "maxConcurrentNodes": 1, "canaryNodes": 1}))
         for name in world.nodes:
             world.change_node(name, ready=True, cordoned=False)
             if world.files[name] != DIGEST_A:
