@@ -80,7 +80,7 @@ class Source(Protocol):
         """Give back connections. Reads that are under way may end with an error."""
 
 
-# Of one fetch, unless it is told otherwise: more of them gain nothing on the lines that were measured.
+# Of one fetch, unless it is told otherwise: the one place that says so.
 DEFAULT_CONNECTIONS = 8
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import email.utils
 import errno
+import http.client
 import re
 import socket
 import ssl
@@ -26,6 +27,10 @@ _MAX_WAIT_SECONDS = 24 * 3600.0
 # Not to be tried again: these don't pass by themselves.
 _TLS_PERMANENT = frozenset({"WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUEST", "NO_PROTOCOLS_AVAILABLE"})
 _NOBODY_THERE = frozenset({errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH})
+
+
+class EndlessAnswerError(http.client.HTTPException):
+    """Interim answers, headers or trailers go on and on."""
 
 
 class TooSlowError(TimeoutError):
@@ -52,8 +57,9 @@ def explain_network_error(error: Exception, origin: Origin, stall_seconds: float
         if error.reason in _TLS_PERMANENT:
             return WillNotWorkError(f"{words}; check scheme and port of the endpoint", reason="TlsFailed")
         return SourceUnavailableError(f"{words}; tried again")
-    if isinstance(error, TimeoutError):
-        said = str(error) if isinstance(error, TooSlowError) else f"not a byte for {stall_seconds:g} s"
+    if isinstance(error, (TimeoutError, EndlessAnswerError)):
+        is_ours = isinstance(error, (TooSlowError, EndlessAnswerError))
+        said = str(error) if is_ours else f"not a byte for {stall_seconds:g} s"
         return SourceUnavailableError(f"{who}: {said}")
     if isinstance(error, socket.gaierror):
         message = (

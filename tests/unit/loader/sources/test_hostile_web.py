@@ -33,13 +33,13 @@ def serve(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
         def do_GET(self) -> None:
             answer(self)
 
-        do_HEAD = do_GET  # noqa: N815 - the name that the library calls
+        do_HEAD = do_CONNECT = do_GET  # noqa: N815 - the names that the library calls
 
         def log_message(self, *_: object) -> None:
             """Says nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -104,6 +104,99 @@ def test_an_answer_that_trickles_ends_though_no_byte_is_late(what: str) -> None:
     finally:
         over.set()
         client.close()
+
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "said"),
+    [
+        (b"", _CONTINUE, "more than 16 interim answers"),
+        (b"", b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n", "more than 16 interim answers"),
+        (b"", b"HTTP/1.1 102 Processing\r\n" + b"X: y\r\n" * 99 + b"\r\n", "more than 16 interim answers"),
+        (b"HTTP/1.1 200 OK\r\n", b"X-Long: y\r\n", "HTTPException"),
+        (b"HTTP/1.1 200 OK\r\n", b"X: " + b"y" * 60_000 + b"\r\n", "head has more than 262144 bytes"),
+        (b"HTTP/1.1 200 OK\r\nX: ", b"y" * 1000, "LineTooLong"),
+        (_CHUNKED, b"X: y\r\n", "more than 100 lines follow"),
+    ],
+    ids=["100", "103", "102", "headers", "long headers", "long line", "trailers"],
+)
+def test_an_answer_without_an_end_ends(first: bytes, again: bytes, said: str) -> None:
+    """As fast as it comes, so that no byte is late."""
+    over = threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.close_connection = True
+        try:
+            handler.wfile.write(first)
+            while not over.is_set():
+                handler.wfile.write(again)
+        except OSError:
+            return
+
+    client = HttpClient(stall_seconds=20, num_connections=1)
+    try:
+        with serve(answer) as url, pytest.raises(SourceUnavailableError, match=said):
+            client.send("GET", url, {}).read_all(1000)
+    finally:
+        over.set()
+        client.close()
+
+
+def test_interim_answers_are_passed_over() -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(_CONTINUE + b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n")
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab")
+
+    with serve(answer) as url, closing(HttpClient(stall_seconds=20, num_connections=1)) as client:
+        assert [b"ab", b"ab"] == [client.send("GET", url, {}).read_all(10) for _ in range(2)]
+
+
+def test_a_tunnel_whose_head_has_no_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.close_connection = True
+        try:
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+            while not over.is_set():
+                handler.wfile.write(b"X: y\r\n")
+        except OSError:
+            return
+
+    with serve(answer) as url:
+        monkeypatch.setenv("HTTPS_PROXY", url)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        client = HttpClient(stall_seconds=20, num_connections=1)
+        try:
+            with pytest.raises(SourceUnavailableError, match="head has more than"):
+                client.send("GET", "https://host.invalid/x", {})
+        finally:
+            over.set()
+            client.close()
+
+
+@pytest.mark.parametrize("number", [301, 302, 303, 307, 308])
+def test_redirects_without_an_end_end(number: int) -> None:
+    asked = 0
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        nonlocal asked
+        asked += 1
+        handler.send_response(number)
+        handler.send_header("Location", f"/{asked}/model.safetensors")
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    with (
+        serve(answer) as url,
+        closing(HttpsSource(f"{url}/model.safetensors", SourceOptions(num_connections=1))) as source,
+        pytest.raises(WillNotWorkError, match="more than 5 times"),
+    ):
+        source.list_files()
+    assert 6 == asked
 
 
 class _Stream(io.RawIOBase):
