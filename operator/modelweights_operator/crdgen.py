@@ -116,6 +116,7 @@ def _columns() -> list[Schema]:
             "jsonPath": '.status.conditions[?(@.type=="Available")].status',
             "priority": 1,
         },
+        {"name": "Revision", "type": "string", "jsonPath": ".status.published.requested", "priority": 1},
         {"name": "Digest", "type": "string", "jsonPath": ".status.published.manifestDigest", "priority": 1},
         {"name": "Message", "type": "string", "jsonPath": f"{ready}.message", "priority": 1},
     ]

@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from modelweights_operator import errors
-from modelweights_operator.api.v1alpha1 import AVAILABLE
-from modelweights_operator.domain import failures, gate, names, policies
+from modelweights_operator.domain import failures, gate, names, required
 from modelweights_operator.domain.plan import Event, Plan, make_plan
-from modelweights_operator.domain.snapshot import Node, Owner, Policy, Snapshot, StagingJob, StagingPod
+from modelweights_operator.domain.snapshot import Node, Policy, Snapshot, StagingJob, StagingPod
 from modelweights_operator.domain.turns import Turns
 from modelweights_operator.kube import apply, convert, gather, paths
 from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
@@ -148,9 +147,9 @@ class Reconciler:
             return
         # Our labels change with every staged node: that concerns the models whose labels they are, not all of them.
         before, after = names.staged_labels(former.labels), names.staged_labels(node.labels)
-        changed = {label for label, _ in before.items() ^ after.items()}
+        changed = {names.owner_of_label(label) for label, _ in before.items() ^ after.items()}
         for uid, key in self._keys.items() if changed else ():
-            if names.node_label(uid) in changed:
+            if names.node_label_owner(uid) in changed:
                 self._models.wake(key)
 
     def node_gone(self, name: str) -> None:
@@ -176,7 +175,7 @@ class Reconciler:
     def _wake_gates(self, key: Key) -> None:
         for pod in self._gated.values():
             with contextlib.suppress(gate.RequireError):
-                if gate.Requirement(*key) in gate.parse_require(pod):
+                if any(requirement.model == key for requirement in gate.parse_require(pod)):
                     self._gates.wake((pod.namespace, pod.name))
 
     # --- one model ------------------------------------------------------------------------------------------------
@@ -242,9 +241,9 @@ class Reconciler:
         if not labelled or not self._policy.label_nodes:
             return
         listed = await self._api.get(paths.ALL_MODELWEIGHTS, accept=METADATA_ONLY)
-        living = {names.node_label(item["metadata"]["uid"]) for item in listed.get("items") or []}
+        living = {names.node_label_owner(item["metadata"]["uid"]) for item in listed.get("items") or []}
         for node, label in labelled:
-            if label not in living:
+            if names.owner_of_label(label) not in living:
                 await apply.label_node(self._api, node.name, {label: None})
 
     # --- one gated pod --------------------------------------------------------------------------------------------
@@ -254,10 +253,10 @@ class Reconciler:
         if pod is None or not self._lift_pods:
             return None
         try:
-            required = gate.parse_require(pod)
+            requirements = gate.parse_require(pod)
         except gate.RequireError:
-            required = ()
-        models = {item: await self._staged_model(item) for item in required if item.namespace == pod.namespace}
+            requirements = ()
+        models = {item: await self._staged_model(item) for item in requirements if item.namespace == pod.namespace}
         decision = gate.decide(pod, models, label_nodes=self._policy.label_nodes)
         if isinstance(decision, gate.Lift):
             await self._lift(pod, decision)
@@ -300,28 +299,9 @@ class Reconciler:
         owner = convert.owner(body)
         if owner.deleting:
             return None
-        return gate.StagedModel(
-            uid=owner.uid,
-            available=any(item.type == AVAILABLE and item.status == "True" for item in owner.status.conditions),
-            digest=owner.status.published.manifest_digest if owner.status.published else "",
-            holders=self._holders(owner),
-            path=owner.status.published.path if owner.status.published else "",
+        return required.staged_model(
+            owner, requirement.revision, self._nodes.values(), label_nodes=self._policy.label_nodes
         )
-
-    def _holders(self, owner: Owner) -> Mapping[str, str]:
-        """The nodes that hold the published checkpoint: by the status, and by their label where we label."""
-        if owner.status.published is None:
-            return {}
-        digest = owner.status.published.manifest_digest
-        key = names.node_label(owner.uid)
-        holders = {}
-        for node in self._nodes.values():
-            entry = owner.status.nodes.get(node.name)
-            proven = entry is not None and policies.holds(entry, node) and entry.manifest_digest == digest
-            labelled = node.labels.get(key) == names.label_digest(digest)
-            if proven and (labelled or not self._policy.label_nodes):
-                holders[node.name] = node.labels.get(gate.HOSTNAME_LABEL, "")
-        return holders
 
     # --- resync ---------------------------------------------------------------------------------------------------
 

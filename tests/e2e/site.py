@@ -122,12 +122,14 @@ class Site:
                 found.setdefault(annotations[names.NODE_ANNOTATION], set()).add(body["metadata"]["uid"])
         return found
 
-    def node_labels(self, body: Json) -> dict[str, str]:
-        """Per node that has it, the value of a ModelWeights' label."""
-        key = names.node_label(body["metadata"]["uid"])
-        nodes = self.client.items("/api/v1/nodes")
-        labels = {node["metadata"]["name"]: node["metadata"]["labels"].get(key) for node in nodes}
-        return {name: value for name, value in labels.items() if value is not None}
+    def node_labels(self, body: Json) -> dict[str, set[str]]:
+        """Per node that has any, the digests that labels of a ModelWeights name."""
+        uid = body["metadata"]["uid"]
+        labels = {
+            node["metadata"]["name"]: set(names.staged_labels(node["metadata"]["labels"], uid).values())
+            for node in self.client.items("/api/v1/nodes")
+        }
+        return {name: digests for name, digests in labels.items() if digests}
 
     def operator_pods(self) -> list[Json]:
         """The operator's pods, those that end included."""

@@ -54,7 +54,8 @@ def test_without_the_right_to_label_nodes_pods_are_bound_to_hostnames(site: Site
     poll("the node has its label", lambda: set(site.node_labels(model)) == {ready})
     site.client.make(stand_in_pod(namespace, "by-label", site.images.loader, "minilm"))
     pod = site.await_running(namespace, "by-label")
-    assert [each["key"] for each in _required(pod)] == [names.node_label(model["metadata"]["uid"])]
+    digest = model["status"]["published"]["manifestDigest"]
+    assert [each["key"] for each in _required(pod)] == [names.node_label(model["metadata"]["uid"], digest)]
 
 
 def _required(pod: Json) -> list[Json]:

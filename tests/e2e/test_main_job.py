@@ -73,7 +73,7 @@ def test_pod_lands_on_a_ready_node_only(site: Site, run: Run) -> None:
     assert run.ready_nodes_at_start == [fast]
     assert run.pod["spec"]["nodeName"] == fast
     digest = run.model["status"]["published"]["manifestDigest"]
-    assert site.node_labels(run.model) == dict.fromkeys((slow, fast), names.label_digest(digest))
+    assert site.node_labels(run.model) == {node: {names.label_digest(digest)} for node in (slow, fast)}
 
 
 def test_pod_reads_digest_and_settings(site: Site, run: Run) -> None:

@@ -18,7 +18,7 @@ GATE = {"name": "modelweights.io/staged"}
 OTHER_GATE = {"name": "example.com/quota"}
 ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["x"]}]}
 RACK = {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}
-ADDED = {"key": names.node_label("mw-uid"), "operator": "In", "values": ["a" * 40]}
+ADDED = {"key": names.node_label("mw-uid", "a" * 40), "operator": "In", "values": ["a" * 40]}
 
 _numbers = itertools.count()
 

@@ -410,7 +410,18 @@ def test_the_status_is_a_subresource_and_is_kept_as_declared(server: ApiServer, 
     assert plain[0].split() == ["NAME", "READY", "NODES", "SIZE", "STATUS", "AGE"]
     assert plain[1].split()[:5] == ["llama", "True", "2/2", "1Ti", "AllNodesReady"]
     wide = server.kubectl("get", "mw", "llama", "-n", namespace, "-o", "wide").split("\n")
-    assert wide[0].split() == ["NAME", "READY", "NODES", "SIZE", "STATUS", "AGE", "AVAILABLE", "DIGEST", "MESSAGE"]
+    assert wide[0].split() == [
+        "NAME",
+        "READY",
+        "NODES",
+        "SIZE",
+        "STATUS",
+        "AGE",
+        "AVAILABLE",
+        "REVISION",
+        "DIGEST",
+        "MESSAGE",
+    ]
     assert "sha256:aaaa" in wide[1]
 
 

@@ -77,7 +77,7 @@ def test_a_pod_that_comes_later_starts_at_once(team: Team) -> None:
     [
         ("nothing", "RequireNotFound", "nothing doesn't exist"),
         (None, "RequireInvalid", "is missing or empty"),
-        ("llama@v2", "RequireInvalid", "asks for a revision"),
+        ("llama@", "RequireInvalid", "is not [namespace/]name[@revision]"),
         ("kube-system/llama", "RequireNotAllowed", "is of another namespace"),
     ],
 )

@@ -16,18 +16,26 @@ HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 MAX_REQUIREMENTS: Final = 16
 
 _NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
+_REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+@#:-]{0,254}", re.ASCII)
+"""Whatever a source's revision may be, and digests."""
 
 
 @dataclass(frozen=True, order=True)
 class Requirement:
-    """A ModelWeights that a pod requires."""
+    """A ModelWeights that a pod requires: a revision of it, or with "" the one that is published when the gate opens."""
 
     namespace: str
     name: str
+    revision: str = ""
+
+    @property
+    def model(self) -> tuple[str, str]:
+        """Namespace and name of the ModelWeights."""
+        return self.namespace, self.name
 
     def __str__(self) -> str:
         """As people write it."""
-        return f"{self.namespace}/{self.name}"
+        return f"{self.namespace}/{self.name}" + (f"@{self.revision}" if self.revision else "")
 
 
 @dataclass(frozen=True)
@@ -44,14 +52,16 @@ class GatedPod:
 
 @dataclass(frozen=True)
 class StagedModel:
-    """What the gate needs to know of a ModelWeights.
+    """What the gate needs to know of a ModelWeights, and of the revision of it that is required.
 
     Attributes:
         uid: Its UID, of which the node label is made.
-        available: Whether its Available condition, as written to the API, is True for its present UID.
-        digest: Digest of the published checkpoint, "" for none.
+        available: Whether pods may start with the revision: for the published one, what its Available condition says, as
+            written to the API, for its present UID; for a previous one, whether it is there still.
+        digest: Digest of the checkpoint, "" for none.
         path: Where it lies, "" where that isn't known.
         holders: Names of the nodes whose label says that they hold it, each with its hostname label.
+        missing: Why the revision isn't there, nor going to be; "" when it is, or may soon be.
     """
 
     uid: str
@@ -59,6 +69,7 @@ class StagedModel:
     digest: str
     holders: Mapping[str, str]
     path: str = ""
+    missing: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,14 +109,12 @@ def parse_require(pod: GatedPod) -> tuple[Requirement, ...]:
 
 
 def _parse_one(text: str, namespace: str) -> Requirement:
-    if "@" in text:
-        raise RequireError(
-            f"{text!r} asks for a revision; the sources served by this version have none: leave out '@…'"
-        )
-    before, slash, name = text.rpartition("/")
-    found = Requirement(before if slash else namespace, name)
-    if not (_NAME.match(found.namespace) and _NAME.match(found.name)):
-        raise RequireError(f"{text!r} is not [namespace/]name of a ModelWeights")
+    model, at, revision = text.partition("@")
+    before, slash, name = model.rpartition("/")
+    found = Requirement(before if slash else namespace, name, revision)
+    fits = _NAME.match(found.namespace) and _NAME.match(found.name)
+    if not fits or (at and not _REVISION.fullmatch(revision)):
+        raise RequireError(f"{text!r} is not [namespace/]name[@revision] of a ModelWeights")
     return found
 
 
@@ -119,7 +128,7 @@ def decide(
 
     Args:
         pod: The pod.
-        models: Each ModelWeights that it requires; None for one that doesn't exist.
+        models: Each ModelWeights that it requires, with the revision that is; None for one that doesn't exist.
         label_nodes: Whether the operator may label nodes; else the lift names the nodes that are ready now.
     """
     try:
@@ -147,12 +156,15 @@ def _refuse(pod: GatedPod, requirement: Requirement, model: StagedModel | None) 
     if requirement.namespace != pod.namespace:
         return Wait(
             "RequireNotAllowed",
-            f"ModelWeights {requirement} is of another namespace; a pod may require those of its own only",
+            f"ModelWeights {'/'.join(requirement.model)} is of another namespace; a pod may require those of its own only",
         )
     if model is None:
         return Wait(
-            "RequireNotFound", f"ModelWeights {requirement} doesn't exist: create it, or correct the annotation"
+            "RequireNotFound",
+            f"ModelWeights {'/'.join(requirement.model)} doesn't exist: create it, or correct the annotation",
         )
+    if model.missing:
+        return Wait("RevisionNotFound", f"ModelWeights {requirement}: {model.missing}; the pod waits until it is")
     return None
 
 
@@ -178,8 +190,9 @@ def _pinned_to(term: Mapping[str, Any]) -> list[str]:
 
 def _by_label(staged: list[StagedModel]) -> list[dict[str, Any]]:
     return [
-        {"key": names.node_label(model.uid), "operator": "In", "values": [names.label_digest(model.digest)]}
+        {"key": key, "operator": "In", "values": [value]}
         for model in staged
+        for key, value in names.digest_labels(model.uid, [model.digest]).items()
     ]
 
 

@@ -6,7 +6,7 @@ restarted operator arrives at the same names.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from modelweights_operator.api.v1alpha1 import Spec
@@ -51,6 +51,7 @@ _RETENTION: Final = frozenset({"retention", "gracePeriodSeconds"})
 """What becomes of files later changes nothing of what is staged."""
 _SHORT_HASH: Final = 10
 _LABEL_DIGEST: Final = 40
+_LABEL_KEY_DIGEST: Final = 12
 _JOB_NAME_LIMIT: Final = 52
 """A Job's name is a label's value of its pods, and pods add six characters."""
 
@@ -118,9 +119,27 @@ def job_name(owner_name: str, *identity: str) -> str:
     return f"stage-{readable}-{suffix}"
 
 
-def node_label(owner_uid: str) -> str:
-    """Key of the node label that says which digest of this ModelWeights the node holds."""
+def node_label(owner_uid: str, manifest_digest: str) -> str:
+    """Key of the node label that says that the node holds this digest of this ModelWeights.
+
+    Each digest has its own, so that a node can hold several, and a pod that was lifted for one isn't concerned by another.
+    """
+    return f"{node_label_owner(owner_uid)}-{label_digest(manifest_digest)[:_LABEL_KEY_DIGEST]}"
+
+
+def node_label_owner(owner_uid: str) -> str:
+    """What all node labels of this ModelWeights have in front of the dash."""
     return f"{NODE_LABEL_PREFIX}{short_hash(owner_uid, length=20)}"
+
+
+def owner_of_label(key: str) -> str:
+    """Of a node label of ours, the part that says whose it is; see `node_label_owner`."""
+    return key.partition("-")[0]
+
+
+def digest_labels(owner_uid: str, manifest_digests: Iterable[str]) -> dict[str, str]:
+    """The labels of a node that holds these digests of this ModelWeights."""
+    return {node_label(owner_uid, digest): label_digest(digest) for digest in manifest_digests}
 
 
 def label_digest(manifest_digest: str) -> str:
@@ -128,6 +147,8 @@ def label_digest(manifest_digest: str) -> str:
     return manifest_digest.removeprefix("sha256:")[:_LABEL_DIGEST]
 
 
-def staged_labels(labels: Mapping[str, Any]) -> dict[str, str]:
-    """The labels of a node that are ours."""
-    return {key: value for key, value in labels.items() if key.startswith(NODE_LABEL_PREFIX)}
+def staged_labels(labels: Mapping[str, Any], owner_uid: str = "") -> dict[str, str]:
+    """The labels of a node that are ours: all of them, or those of one ModelWeights."""
+    ours = {key: value for key, value in labels.items() if key.startswith(NODE_LABEL_PREFIX)}
+    owner = node_label_owner(owner_uid)
+    return {key: value for key, value in ours.items() if not owner_uid or owner_of_label(key) == owner}

@@ -17,6 +17,7 @@ from modelweights_operator.domain import (
     canary,
     conditions,
     engine,
+    holdings,
     manifests,
     names,
     placement,
@@ -51,7 +52,7 @@ class Plan:
         delete_jobs: Names of Jobs whose time is over.
         create_jobs: Manifests of Jobs.
         record_results: Per Job name, the report that is copied to its annotation.
-        label_nodes: Per node name, the value that our label is to have; None takes it off.
+        label_nodes: Per node name, the values that labels of ours are to have; None takes one off.
         config_map: The engine's settings, when they are to be written.
         status: The whole status as it is to be.
         finished_jobs: Names of good Jobs, deleted once the status was written.
@@ -64,7 +65,7 @@ class Plan:
     delete_jobs: tuple[str, ...] = ()
     create_jobs: tuple[manifests.Manifest, ...] = ()
     record_results: Mapping[str, str] = field(default_factory=dict)
-    label_nodes: Mapping[str, str | None] = field(default_factory=dict)
+    label_nodes: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     config_map: manifests.Manifest | None = None
     finished_jobs: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
@@ -91,16 +92,17 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     admitted = admission.admit(snapshot, spec, targets, decisions, entries, resolved, trial)
     entries = admitted.entries
     reports = [decision.report for decision in decisions.values() if decision.report]
-    published, candidate = revisions.advance(
+    holding = _holders(snapshot, entries)
+    known = revisions.advance(
         snapshot.owner.status,
         spec,
-        where=_place(snapshot, spec, entries, wanted, resolved),
-        enough=_ready_count(entries) >= placement.least_available(spec.placement, len(entries)),
-        wanted=wanted,
+        wanted=_wanted(snapshot, spec, entries, wanted, resolved),
+        holding=holding,
+        need=placement.least_available(spec.placement, len(entries)),
         reports=reports,
         now=now,
     )
-    holding = _holders(snapshot, entries)
+    published = known.published
     counted = placement.counted_nodes(
         spec.placement,
         desired=len(entries),
@@ -109,8 +111,8 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     )
     facts = _assess(snapshot, spec, decisions, entries, published, holding, canary.explain(trial, entries))
     facts = replace(facts, min_available=_least(snapshot, counted or 0))
-    status = _status(snapshot, facts, published, entries, now, counted=counted).model_copy(
-        update={"candidate": candidate, "source": resolved.source, "proven_staging": trial.proven}
+    status = _status(snapshot, facts, known, entries, now, counted=counted).model_copy(
+        update={"source": resolved.source, "proven_staging": trial.proven}
     )
     plan = Plan(
         status=status,
@@ -168,8 +170,9 @@ def _stopped(snapshot: Snapshot, problem: tuple[str, str], now: datetime) -> Pla
         min_available=_least(snapshot, status.summary.counted or 0),
         published=published.manifest_digest if published else "",
     )
+    known = revisions.Revisions(published, status.candidate, revisions.still_held(status.previous, holding))
     kept = {"source": status.source, "proven_staging": status.proven_staging}
-    new = _status(snapshot, facts, published, status.nodes, now, counted=status.summary.counted).model_copy(update=kept)
+    new = _status(snapshot, facts, known, status.nodes, now, counted=status.summary.counted).model_copy(update=kept)
     jobs = tuple(job.name for job in snapshot.jobs if not job.deleting)
     labels = _labels(snapshot, holding)
     return Plan(status=new, delete_jobs=jobs, label_nodes=labels, events=_events(snapshot, new))
@@ -187,6 +190,8 @@ def _decisions(
 ) -> dict[str, policies.NodeDecision]:
     digest = _staging_digest(snapshot, spec)
     foreign = frozenset(job.name for job in snapshot.jobs if not resolved.matches(job))
+    in_place = "" if spec.is_fetched else _path(snapshot, spec, "", resolved)
+    places = holdings.places(snapshot.owner.status, in_place)
     return {
         node.name: policies.decide(
             policies.NodeContext(
@@ -202,6 +207,7 @@ def _decisions(
                 unresolved=resolved.needed and resolved.source is None,
                 volume_image=spec.source.image.reference if spec.source.image else "",
                 pull_secrets=names.pull_secrets(spec),
+                places=places,
             )
         )
         for node in targets
@@ -225,26 +231,26 @@ def _again(decisions: Mapping[str, policies.NodeDecision], admission_seconds: fl
     return min((seconds for seconds in times if seconds), default=None)
 
 
-def _place(
+def _wanted(
     snapshot: Snapshot,
     spec: api.Spec,
     entries: Mapping[str, api.NodeStatus],
     wanted: str,
     resolved: Resolution,
-) -> revisions.Place:
-    path = storage.published_path(
-        snapshot.owner, spec, snapshot.policy, manifest_digest=wanted, revision=resolved.revision
+) -> revisions.Wanted:
+    path = _path(snapshot, spec, wanted, resolved)
+    return revisions.Wanted(wanted, path, resolved.revision, everywhere=_ready_count(entries) == len(entries))
+
+
+def _path(snapshot: Snapshot, spec: api.Spec, digest: str, resolved: Resolution) -> str:
+    return storage.published_path(
+        snapshot.owner, spec, snapshot.policy, manifest_digest=digest, revision=resolved.revision
     )
-    return revisions.Place(path, resolved.revision, everywhere=_ready_count(entries) == len(entries))
 
 
-def _holders(snapshot: Snapshot, entries: Mapping[str, api.NodeStatus]) -> dict[str, str]:
-    """Per node that holds a proven checkpoint under its present boot, the digest."""
-    return {
-        node.name: entries[node.name].manifest_digest
-        for node in snapshot.nodes
-        if policies.holds(entries.get(node.name), node)
-    }
+def _holders(snapshot: Snapshot, entries: Mapping[str, api.NodeStatus]) -> dict[str, tuple[str, ...]]:
+    """Per node the checkpoints that it holds proven under its present boot."""
+    return {node.name: holdings.held(entries.get(node.name), node) for node in snapshot.nodes}
 
 
 def _least(snapshot: Snapshot, counted: int) -> int:
@@ -252,12 +258,12 @@ def _least(snapshot: Snapshot, counted: int) -> int:
     return placement.least_available(spec.placement, counted) if spec else 1
 
 
+def _count(holding: Mapping[str, tuple[str, ...]], published: api.Revision | None) -> int:
+    return holdings.count(holding, published.manifest_digest) if published is not None else 0
+
+
 def _ready_count(entries: Mapping[str, api.NodeStatus]) -> int:
     return sum(entry.state == "Ready" for entry in entries.values())
-
-
-def _count(holding: Mapping[str, str], published: api.Revision | None) -> int:
-    return sum(published is not None and digest == published.manifest_digest for digest in holding.values())
 
 
 # --- the outcome ------------------------------------------------------------------------------------------------------
@@ -269,7 +275,7 @@ def _assess(
     decisions: Mapping[str, policies.NodeDecision],
     entries: Mapping[str, api.NodeStatus],
     published: api.Revision | None,
-    holding: Mapping[str, str],
+    holding: Mapping[str, tuple[str, ...]],
     stopped: str,
 ) -> Assessment:
     stuck = {name for name, entry in entries.items() if entry.state == "Failed" or decisions[name].blocked}
@@ -341,32 +347,27 @@ def _config_map(
     return None if existing is not None and dict(existing.data) == manifest["data"] else manifest
 
 
-def _labels(snapshot: Snapshot, holding: Mapping[str, str]) -> dict[str, str | None]:
-    """The differences between what our label says on the nodes and what is true."""
-    if not snapshot.policy.label_nodes:
-        return {}
-    key = names.node_label(snapshot.owner.uid)
-    wanted = {
-        node.name: names.label_digest(holding[node.name]) if node.name in holding else None for node in snapshot.nodes
-    }
-    return {node.name: wanted[node.name] for node in snapshot.nodes if node.labels.get(key) != wanted[node.name]}
+def _labels(snapshot: Snapshot, holding: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, str | None]]:
+    return holdings.label_changes(snapshot.owner.uid, snapshot.nodes, holding) if snapshot.policy.label_nodes else {}
 
 
 def _status(
     snapshot: Snapshot,
     facts: Assessment,
-    published: api.Revision | None,
+    known: revisions.Revisions,
     entries: Mapping[str, api.NodeStatus],
     now: datetime,
     *,
     counted: int | None,
 ) -> api.Status:
-    owner = snapshot.owner
+    owner, published = snapshot.owner, known.published
     evaluated = conditions.evaluate(facts, owner.status.conditions, generation=owner.generation, now=now)
     ready = _ready_count(entries)
     return api.Status(
         observed_generation=owner.generation,
         published=published,
+        candidate=known.candidate,
+        previous=known.previous,
         summary=api.Summary(
             desired=len(entries),
             ready=ready,

@@ -8,12 +8,12 @@ Each decision is a function that answers, or leaves it to the next one; `decide`
 A node *holds* a checkpoint when it proved one under its present boot, whatever is under way there since.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
 from modelweights_operator.api.v1alpha1 import NodeStatus
-from modelweights_operator.domain import failures, reports, steps, waits
+from modelweights_operator.domain import failures, holdings, reports, steps, waits
 from modelweights_operator.domain.clock import parse_time, rfc3339
 from modelweights_operator.domain.snapshot import Node, StagingJob
 
@@ -35,7 +35,7 @@ class NodeContext:
     `entry` is what the status says of it so far, `refusal` why the API server refused its Job a moment ago,
     `loader_image` with what a Job would be made now, `foreign_jobs` the Jobs that fetch another revision than is wanted.
     `unresolved`: the source's revision is needed and not known, not even by these Jobs. `volume_image` is the image that
-    Jobs must mount as a volume, `pull_secrets` with which pull secrets they would be made now.
+    Jobs must mount as a volume, `pull_secrets` with which pull secrets they would be made now, `places` where checkpoints lie.
     """
 
     node: Node
@@ -50,6 +50,7 @@ class NodeContext:
     unresolved: bool = False
     volume_image: str = ""
     pull_secrets: str = ""
+    places: holdings.Places = field(default_factory=holdings.Places)
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,9 @@ def _completed(context: NodeContext, job: StagingJob) -> NodeDecision:
         reason=STAGED,
         staging_digest=context.staging_digest,
         manifest_digest=report.manifest_digest,
+        other_digests=holdings.beside(
+            holdings.held(context.entry, context.node), report.manifest_digest, context.places
+        ),
         boot_id=job.boot_id,
         resident_bytes=report.resident_bytes or 0,
         prefetch_bytes_per_second=round(report.prefetch_bytes_per_second or 0),
@@ -316,6 +320,7 @@ def _entry(
             "exit_code": exit_code,
             "staging_digest": context.staging_digest,
             "manifest_digest": before.manifest_digest if held and before else "",
+            "other_digests": before.other_digests if held and before else (),
             "bootID": before.boot_id if held and before else "",
             "last_transition_time": (before.last_transition_time if same and before else rfc3339(since or context.now)),
         }

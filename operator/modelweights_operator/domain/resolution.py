@@ -82,8 +82,9 @@ def _is_no_good(known: api.SourceStatus, status: api.Status, jobs: Sequence[Stag
     published = status.published
     if published is not None and published.revision == known.revision:
         return False
-    # What is published is of another source, and nodes may hold it still.
-    of_others = {"", published.manifest_digest if published is not None else ""}
+    # What is published, and what was before, is of another source, and nodes may hold it still.
+    former = (published, *status.previous)
+    of_others = {"", *(revision.manifest_digest for revision in former if revision is not None)}
     if any(entry.manifest_digest not in of_others for entry in status.nodes.values()):
         return False
     tried = (job for job in jobs if job.state != "Failed" and job.source_digest == known.digest)

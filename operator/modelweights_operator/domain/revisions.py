@@ -1,28 +1,44 @@
-"""Which checkpoint is wanted, which is published. Called by `plan`; pure.
+"""Which checkpoint is wanted, which is published, which were before. Called by `plan` and the reconciler; pure.
 
-proven on a first node -> candidate --on minAvailableNodes--> published (and stays so until another one is)
+proven on a first node -> candidate --on minAvailableNodes--> published --another one is--> previous --no node holds it--> (gone)
+                              ^                                                                |
+                              +------------------------- proven under this spec ---------------+
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import engine, failures, names, policies
+from modelweights_operator.domain import engine, failures, holdings, names, policies
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.reports import Report
 
+_COMMIT_PREFIX: Final = re.compile(r"[0-9a-f]{7,64}", re.ASCII)
+_DIGEST_PREFIX: Final = re.compile(r"[0-9a-f]{12,64}", re.ASCII)
+
 
 @dataclass(frozen=True)
-class Place:
-    """Where the wanted checkpoint lies, and of which revision it is.
+class Revisions:
+    """What the status says of checkpoints: the published one, the one to be, and those that were before it."""
+
+    published: api.Revision | None = None
+    candidate: api.Revision | None = None
+    previous: tuple[api.Revision, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The wanted checkpoint: its digest, "" when no node proved any, where it lies, and of which revision it is.
 
     `everywhere`: each node is ready under the present spec. Until then a checkpoint that is published already keeps its
     path, since nodes that aren't staged anew have the same bytes at the former one only.
     """
 
+    digest: str
     path: str
     revision: str
     everywhere: bool
@@ -62,59 +78,128 @@ def advance(
     status: api.Status,
     spec: api.Spec,
     *,
-    where: Place,
-    enough: bool,
-    wanted: str,
+    wanted: Wanted,
+    holding: Mapping[str, tuple[str, ...]],
+    need: int,
     reports: Iterable[Report],
     now: datetime,
-) -> tuple[api.Revision | None, api.Revision | None]:
+) -> Revisions:
     """Publish the wanted checkpoint once enough nodes hold it.
+
+    Those that hold it of old count: after a rollback the first node that proved it under the present spec is enough for all
+    whose files are there still.
 
     Args:
         status: The status as it was.
         spec: The spec.
-        where: Where the present spec puts it.
-        enough: Whether as many nodes hold the wanted checkpoint as have to.
-        wanted: Its digest, "" when no node proved any.
+        wanted: The checkpoint that most nodes proved under it.
+        holding: Per node the checkpoints that it holds.
+        need: How many nodes have to hold the wanted one.
         reports: Reports of this cycle, for its figures.
         now: The time.
-
-    Returns:
-        The published checkpoint and the candidate, each None when there is none.
     """
-    if not wanted:
-        return status.published, status.candidate
-    revision = _revision(status, spec, wanted, where, reports, now)
-    if enough:
-        return revision, None
-    published = status.published
-    is_published = published is not None and published.manifest_digest == wanted
-    return published, None if is_published else revision
+    published, candidate = status.published, status.candidate
+    if not wanted.digest:
+        return Revisions(published, candidate, still_held(status.previous, holding))
+    revision = _revision(status, spec, wanted, reports, now)
+    enough = holdings.count(holding, wanted.digest) >= need
+    if published is not None and published.manifest_digest == wanted.digest:
+        return Revisions(revision if enough else published, None, still_held(status.previous, holding))
+    if not enough:
+        return Revisions(published, revision, still_held(status.previous, holding))
+    previous = status.previous
+    if published is not None:
+        previous = (published.model_copy(update={"superseded_at": rfc3339(now)}), *previous)
+    others = tuple(known for known in previous if known.manifest_digest != wanted.digest)
+    return Revisions(revision, None, still_held(others, holding))
+
+
+def still_held(previous: Iterable[api.Revision], holding: Mapping[str, tuple[str, ...]]) -> tuple[api.Revision, ...]:
+    """Of what was published before, that which a node still holds; no more than the status can say."""
+    held = [known for known in previous if holdings.count(holding, known.manifest_digest)]
+    return tuple(held[: api.MAX_PREVIOUS])
 
 
 def _revision(
     status: api.Status,
     spec: api.Spec,
-    digest: str,
-    where: Place,
+    wanted: Wanted,
     reports: Iterable[Report],
     now: datetime,
 ) -> api.Revision:
     """What is known of a checkpoint: from the status, else from a report; its files are the same, or so is not its digest."""
-    report = next((report for report in reports if report.manifest_digest == digest), None)
-    for known in (status.published, status.candidate):
-        if known is not None and known.manifest_digest == digest:
-            proven = engine.advance(known.engine, spec, report)
-            moved = {"path": where.path, "revision": where.revision} if where.everywhere or not known.path else {}
-            return known.model_copy(update={**moved, "engine": proven})
+    report = next((report for report in reports if report.manifest_digest == wanted.digest), None)
+    requested = requested_revision(spec)
+    current = [known for known in (status.published, status.candidate) if known is not None]
+    for known in (*current, *status.previous):
+        if known.manifest_digest == wanted.digest:
+            update: dict[str, Any] = {"requested": requested, "engine": engine.advance(known.engine, spec, report)}
+            if wanted.everywhere or not known.path:
+                update |= {"path": wanted.path, "revision": wanted.revision}
+            if known.superseded_at:
+                update |= {"superseded_at": "", "since": rfc3339(now)}
+            return known.model_copy(update=update)
     report = report or Report()
     return api.Revision(
-        manifest_digest=digest,
-        path=where.path,
-        revision=where.revision,
+        manifest_digest=wanted.digest,
+        path=wanted.path,
+        revision=wanted.revision,
+        requested=requested,
         since=rfc3339(now),
         file_count=report.file_count,
         size_bytes=report.size_bytes,
         tensor_count=report.tensor_count,
         engine=engine.advance(None, spec, report),
     )
+
+
+def requested_revision(spec: api.Spec) -> str:
+    """The revision as the spec asks for it, "" for sources that have none."""
+    return spec.source.hugging_face.revision if spec.source.hugging_face is not None else ""
+
+
+# --- what pods ask for ------------------------------------------------------------------------------------------------
+
+
+def find(status: api.Status, asked: str) -> api.Revision | None:
+    """The revision that a pod may start with: the published one, else one that was before.
+
+    Args:
+        status: Of the ModelWeights. What it lists in `previous`, a node holds.
+        asked: What the pod asks for after the `@`; "" for what is published.
+    """
+    published = (status.published,) if status.published is not None else ()
+    if not asked:
+        return published[0] if published else None
+    return next((known for known in (*published, *status.previous) if matches(known, asked)), None)
+
+
+def matches(known: api.Revision, asked: str) -> bool:
+    """Whether a revision is what was asked for: as the spec did, or by its commit or digest, in full or by its first digits."""
+    if asked in (known.requested, known.revision, known.manifest_digest):
+        return True
+    digits = asked.removeprefix("sha256:")
+    by_commit = _COMMIT_PREFIX.fullmatch(digits) and known.revision.removeprefix("sha256:").startswith(digits)
+    by_digest = _DIGEST_PREFIX.fullmatch(digits) and known.manifest_digest.removeprefix("sha256:").startswith(digits)
+    return bool(by_commit or by_digest)
+
+
+def why_missing(status: api.Status, spec: api.Spec | None, asked: str) -> str:
+    """Why no revision that a pod asks for is there, "" while it may be on its way: the pod then simply waits."""
+    if status.candidate is not None and matches(status.candidate, asked):
+        return ""
+    wanted = status.source.revision if status.source is not None else ""
+    if spec is not None and asked == requested_revision(spec):
+        return ""
+    if wanted and matches(api.Revision(manifest_digest="", revision=wanted), asked):
+        return ""
+    if status.published is None:
+        return ""
+    there = ", ".join(describe(known) for known in (status.published, *status.previous))
+    return f"revision {asked} is neither published nor being staged, and no node holds it of old (there: {there})"
+
+
+def describe(known: api.Revision) -> str:
+    """A revision as people and pods name it."""
+    digest = f"sha256:{names.label_digest(known.manifest_digest)[:12]}"
+    return f"{known.requested} ({digest})" if known.requested else digest

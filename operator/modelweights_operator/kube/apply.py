@@ -71,9 +71,8 @@ async def prepare(api: Api, snapshot: Snapshot, plan: Plan) -> str:
         errors.ApiError: The API server couldn't do it now; the next cycle does the rest.
     """
     owner = snapshot.owner
-    label = names.node_label(owner.uid)
     writes = [partial(_record, api, owner.namespace, name, text) for name, text in plan.record_results.items()]
-    writes += [partial(label_node, api, name, {label: value}) for name, value in plan.label_nodes.items()]
+    writes += [partial(label_node, api, name, labels) for name, labels in plan.label_nodes.items()]
     if plan.config_map is not None:
         writes.append(partial(_write_config_map, api, snapshot, plan.config_map))
     refusals = [await _refusal(write) for write in writes]

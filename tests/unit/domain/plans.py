@@ -8,6 +8,8 @@ from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.plan import Plan, make_plan
 from modelweights_operator.domain.snapshot import EngineConfigMap, Snapshot
 from tests.unit.domain.samples import (
+    DIGEST_A,
+    DIGEST_B,
     NOW,
     OWNER_UID,
     ago,
@@ -23,7 +25,7 @@ from tests.unit.domain.test_conditions import check_kstatus
 
 A, B, C = make_node("node-a"), make_node("node-b"), make_node("node-c")
 RECENTLY = rfc3339(ago(1))
-LABEL = names.node_label(OWNER_UID)
+LABEL, LABEL_B = names.node_label(OWNER_UID, DIGEST_A), names.node_label(OWNER_UID, DIGEST_B)
 OURS = EngineConfigMap(ours=True, data=engine.settings(make_spec(), None, "/models/llama"))
 THEIRS = EngineConfigMap(ours=False, data={})
 

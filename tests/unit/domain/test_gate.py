@@ -20,8 +20,10 @@ OTHER = StagedModel(
     holders={"node-b": "host-b", "node-c": "host-c"},
     path="claim:weights/qwen",
 )
-BY_LABEL = {"key": names.node_label("uid-1"), "operator": "In", "values": ["a" * 40]}
-ALSO_BY_LABEL = {"key": names.node_label("uid-2"), "operator": "In", "values": ["b" * 40]}
+V9 = Requirement("team", "llama", "v9")
+UNKNOWN = StagedModel("uid-1", available=False, digest="", holders={}, missing="nobody has it")
+BY_LABEL = {"key": names.node_label("uid-1", DIGEST_A), "operator": "In", "values": ["a" * 40]}
+ALSO_BY_LABEL = {"key": names.node_label("uid-2", DIGEST_B), "operator": "In", "values": ["b" * 40]}
 ZONE = {"key": "zone", "operator": "In", "values": ["x"]}
 ZONE_TERM = {"matchExpressions": [ZONE]}
 
@@ -61,6 +63,11 @@ def terms_after(decision: Lift | Wait) -> Any:
         (" llama , qwen ,", (LLAMA, QWEN)),
         ("qwen,llama,qwen", (QWEN, LLAMA)),
         ("llama-3.1", (Requirement("team", "llama-3.1"),)),
+        ("llama@v2", (Requirement("team", "llama", "v2"),)),
+        ("team/llama@refs/pr/1", (Requirement("team", "llama", "refs/pr/1"),)),
+        ("llama@v1+a#b@c, qwen", (Requirement("team", "llama", "v1+a#b@c"), QWEN)),
+        (f"llama@{DIGEST_A}", (Requirement("team", "llama", DIGEST_A),)),
+        ("llama,llama@v1", (LLAMA, Requirement("team", "llama", "v1"))),
         ("x" * 253, (Requirement("team", "x" * 253),)),
         (",".join(f"m{index}" for index in range(16)), tuple(Requirement("team", f"m{index}") for index in range(16))),
     ],
@@ -75,8 +82,11 @@ def test_require_is_read(text: str, expected: tuple[Requirement, ...]) -> None:
         ("", "is missing or empty"),
         (" , ,", "is missing or empty"),
         (",".join(f"m{index}" for index in range(17)), "names more than 16"),
-        ("llama@v1", "asks for a revision"),
-        ("team/llama@sha256:aa", "asks for a revision"),
+        ("llama@", "is not"),
+        ("llama@v1 ,qwen@a b", "is not"),
+        ("llama@-v1", "is not"),
+        ("llama@" + "x" * 256, "is not"),
+        ("@v1", "is not"),
         ("Llama", "is not"),
         ("a/b/c", "is not"),
         ("/llama", "is not"),
@@ -105,6 +115,12 @@ def test_a_malformed_require_is_told_and_never_lifted(text: str, message: str) -
         (pod(), {}, "RequireNotFound", "ModelWeights team/llama doesn't exist"),
         (pod(), {LLAMA: None}, "RequireNotFound", "ModelWeights team/llama doesn't exist"),
         (pod("llama,qwen"), {LLAMA: STAGED, QWEN: None}, "RequireNotFound", "ModelWeights team/qwen doesn't exist"),
+        (
+            pod("llama@v9"),
+            {V9: UNKNOWN},
+            "RevisionNotFound",
+            "ModelWeights team/llama@v9: nobody has it; the pod waits",
+        ),
         (pod(terms=({},)), None, "AffinityUnsupported", "empty term"),
         (pod(terms=(ZONE_TERM, {"matchExpressions": []})), None, "AffinityUnsupported", "empty term"),
     ],

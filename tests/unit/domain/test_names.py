@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from modelweights_operator.api.v1alpha1 import Spec
 from modelweights_operator.domain import names
-from tests.unit.domain.samples import DIGEST_A, make_claim_spec, make_fetch_spec, make_spec
+from tests.unit.domain.samples import DIGEST_A, DIGEST_B, make_claim_spec, make_fetch_spec, make_spec
 
 DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 LABEL_VALUE = re.compile(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
@@ -56,7 +56,7 @@ def test_short_hash_tells_apart_where_strings_are_split(first: list[str], second
 
 @given(st.text(max_size=300))
 def test_node_label_key_is_within_bounds(uid: str) -> None:
-    prefix, _, name = names.node_label(uid).partition("/")
+    prefix, _, name = names.node_label(uid, DIGEST_A).partition("/")
     assert prefix == "staged.modelweights.io"
     assert 0 < len(name) <= 63
     assert LABEL_VALUE.match(name)
@@ -71,6 +71,14 @@ def test_label_of_a_digest_is_a_label_value() -> None:
 def test_only_labels_below_our_prefix_are_ours() -> None:
     labels = {"staged.modelweights.io/x": "1", "modelweights.io/x": "2", "x.staged.modelweights.io/y": "3"}
     assert names.staged_labels(labels) == {"staged.modelweights.io/x": "1"}
+
+
+def test_labels_are_told_apart_by_their_object_and_by_their_digest() -> None:
+    mine, others = names.digest_labels("uid-1", [DIGEST_A, DIGEST_B]), names.digest_labels("uid-2", [DIGEST_A])
+    assert sorted(mine.values()) == ["a" * 40, "b" * 40]
+    assert mine.keys().isdisjoint(others)
+    assert names.staged_labels({**mine, **others, "x": "y"}, "uid-1") == mine
+    assert {names.owner_of_label(key) for key in mine} == {names.node_label_owner("uid-1")}
 
 
 BASE = {"prefetch": {"numThreads": 4}, "validation": {"mode": "Load"}}

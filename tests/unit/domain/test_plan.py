@@ -93,7 +93,7 @@ def test_a_deselected_node_loses_its_label() -> None:
     node = make_node("node-b", labels={LABEL: "a" * 40})
     status = make_status({"node-b": make_entry(node)}, make_revision())
     plan = plan_of(make_snapshot(make_owner(status=status), (A, node)))
-    assert plan.label_nodes == {"node-b": None}
+    assert plan.label_nodes == {"node-b": {LABEL: None}}
 
 
 def test_an_orphaned_job_that_goes_already_is_not_deleted_twice() -> None:

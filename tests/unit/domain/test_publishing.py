@@ -11,6 +11,7 @@ from modelweights_operator.domain.plan import Plan, make_plan
 from modelweights_operator.domain.snapshot import EngineConfigMap
 from tests.unit.domain.plans import (
     LABEL,
+    LABEL_B,
     OURS,
     READY_STATUS,
     RECENTLY,
@@ -53,7 +54,7 @@ def test_the_first_good_node_publishes() -> None:
     assert is_true(plan, "Available")
     assert not is_true(plan, "Ready")
     assert plan.record_results == {job.name: job.pods[0].containers[0].message}
-    assert plan.label_nodes == {"node-a": "a" * 40}
+    assert plan.label_nodes == {"node-a": {LABEL: "a" * 40}}
     assert plan.finished_jobs == (job.name,)
     assert plan.config_map == engine.config_map(make_owner(), make_spec(), make_revision())
     assert plan.status.summary.size == "1000"
@@ -85,7 +86,7 @@ def test_a_rebooted_node_no_longer_counts_and_loses_its_label() -> None:
     rebooted = make_node("node-a", boot_id="boot-2", labels={**A.labels, LABEL: "a" * 40})
     status = make_status({"node-a": make_entry(A)}, make_revision())
     plan = plan_of(make_snapshot(make_owner(status=status), (rebooted,), config_map=OURS))
-    assert plan.label_nodes == {"node-a": None}
+    assert plan.label_nodes == {"node-a": {LABEL: None}}
     assert not is_true(plan, "Available")
     assert job_nodes(plan) == ["node-a"]
 
@@ -105,13 +106,19 @@ def test_the_next_checkpoint_replaces_the_former_once_enough_nodes_proved_it() -
     spec = make_spec(source={"hostPath": {"path": "/models/next"}}, placement={"minAvailableNodes": 2})
     one = plan_of(with_spec(spec, A, B, status=READY_STATUS, jobs=(complete_job(A, spec, manifestDigest=DIGEST_B),)))
     assert one.status.published == make_revision()
-    assert not is_true(one, "Available")
+    assert one.status.candidate is not None
+    assert one.status.candidate.manifest_digest == DIGEST_B
+    assert is_true(one, "Available"), "the former one is still at its own path"
+    assert one.label_nodes == {
+        "node-a": {LABEL: "a" * 40, LABEL_B: "b" * 40}, "node-b": {LABEL: "a" * 40},
+    }  # fmt: skip
     jobs = (complete_job(B, spec, manifestDigest=DIGEST_B),)
     both = plan_of(with_spec(spec, A, B, status=one.status, jobs=jobs))
     assert both.status.published is not None
     assert (both.status.published.manifest_digest, both.status.published.path) == (DIGEST_B, "/models/next")
     assert is_true(both, "Available")
-    assert both.label_nodes == {"node-a": "b" * 40, "node-b": "b" * 40}
+    assert both.label_nodes == {node: {LABEL: "a" * 40, LABEL_B: "b" * 40} for node in ("node-a", "node-b")}
+    assert both.status.previous == (make_revision(superseded_at=rfc3339(NOW)),)
 
 
 def test_the_same_checkpoint_at_another_path_keeps_since_when_it_is_published() -> None:

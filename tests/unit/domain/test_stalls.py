@@ -61,7 +61,7 @@ def test_an_invalid_spec_stalls_and_ends_its_jobs_but_takes_nothing_from_pods() 
     assert reasons(plan) == {"Available": "NodesStaged", "Ready": "InvalidSpec", "Stalled": "InvalidSpec"}
     assert message(plan) == "spec.source: Field required"
     assert plan.delete_jobs == (job.name,)
-    assert plan.label_nodes == {"node-b": "a" * 40}
+    assert plan.label_nodes == {"node-b": {LABEL: "a" * 40}}
     assert plan.status.nodes == READY_STATUS.nodes
 
 
@@ -150,7 +150,7 @@ def test_without_the_right_to_label_no_label_is_planned() -> None:
 
 def test_a_label_that_someone_else_set_is_taken_off() -> None:
     node = make_node("node-a", labels={**A.labels, LABEL: "f" * 40})
-    assert plan_of(make_snapshot(nodes=(node,))).label_nodes == {"node-a": None}
+    assert plan_of(make_snapshot(nodes=(node,))).label_nodes == {"node-a": {LABEL: None}}
 
 
 def test_the_soonest_look_counts() -> None:

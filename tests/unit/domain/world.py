@@ -72,10 +72,10 @@ class World:
             self.jobs[name] = replace(self.jobs[name], result=text)
 
     def _label(self, plan: Plan) -> None:
-        key = names.node_label(make_owner().uid)
-        for name, value in plan.label_nodes.items():
-            labels = {label: text for label, text in self.nodes[name].labels.items() if label != key}
-            self.nodes[name] = replace(self.nodes[name], labels=labels | ({key: value} if value else {}))
+        for name, changes in plan.label_nodes.items():
+            labels = {**self.nodes[name].labels, **changes}
+            left = {key: value for key, value in labels.items() if value is not None}
+            self.nodes[name] = replace(self.nodes[name], labels=left)
 
     def _publish(self, plan: Plan) -> None:
         if plan.config_map is not None:

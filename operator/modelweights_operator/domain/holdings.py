@@ -1,0 +1,97 @@
+"""Which checkpoints a node holds, and which of them stay there when it is staged anew. Called by `policies`, `plan` and others.
+
+A node *holds* what it proved under its present boot: the checkpoint that it was staged with last, and those of earlier stagings
+that are still there. A fetched one has a folder named by its digest, so it stays beside; files used in place are gone once
+others were proven at the same path. Pure.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from modelweights_operator.api.v1alpha1 import MAX_DIGESTS_BESIDE, NodeStatus, Status
+from modelweights_operator.domain import names
+from modelweights_operator.domain.snapshot import Node
+
+NOTHING: Final[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where checkpoints lie.
+
+    Attributes:
+        in_place: Where the spec's files are used in place; "" where they are fetched.
+        known: Where the checkpoints lie that the status knows, by their digests.
+        published: Digest of the published one, "" for none.
+    """
+
+    in_place: str = ""
+    known: Mapping[str, str] = field(default_factory=dict)
+    published: str = ""
+
+    def stays(self, digest: str) -> bool:
+        """Whether a checkpoint is there still after the spec's files were proven to be another one.
+
+        Of one that the status no longer knows nobody can say it where files are used in place: it counts as gone.
+        """
+        return not self.in_place or self.known.get(digest, self.in_place) != self.in_place
+
+
+def places(status: Status, in_place: str) -> Places:
+    """What the status says about where checkpoints lie."""
+    published = (status.published,) if status.published is not None else ()
+    candidate = (status.candidate,) if status.candidate is not None else ()
+    return Places(
+        in_place=in_place,
+        known={known.manifest_digest: known.path for known in (*status.previous, *candidate, *published)},
+        published=published[0].manifest_digest if published else "",
+    )
+
+
+def held(entry: NodeStatus | None, node: Node) -> tuple[str, ...]:
+    """The checkpoints that a node holds under its present boot; the one that it was staged with last comes first."""
+    if entry is None or entry.boot_id != node.boot_id:
+        return NOTHING
+    return tuple(digest for digest in (entry.manifest_digest, *entry.other_digests) if digest)
+
+
+def beside(before: Iterable[str], proven: str, where: Places) -> tuple[str, ...]:
+    """What a node holds beside the checkpoint that it has just proven.
+
+    Args:
+        before: What it held.
+        proven: The checkpoint.
+        where: Where these lie.
+
+    Returns:
+        Their digests, the latest first. When there are too many the oldest is forgotten, but never the published one.
+    """
+    stay = [digest for digest in dict.fromkeys(before) if digest != proven and where.stays(digest)]
+    while len(stay) > MAX_DIGESTS_BESIDE:
+        stay.remove(next(digest for digest in reversed(stay) if digest != where.published))
+    return tuple(stay)
+
+
+def count(holding: Mapping[str, Iterable[str]], digest: str) -> int:
+    """How many nodes hold a checkpoint; none hold "".
+
+    Args:
+        holding: What each node holds.
+        digest: Of the checkpoint.
+    """
+    return sum(bool(digest) and digest in held_there for held_there in holding.values())
+
+
+def label_changes(
+    owner_uid: str, nodes: Iterable[Node], holding: Mapping[str, tuple[str, ...]]
+) -> dict[str, dict[str, str | None]]:
+    """Per node, the differences between what our labels say there and what is true; None takes one off."""
+    changes = {}
+    for node in nodes:
+        there, true = names.staged_labels(node.labels, owner_uid), names.digest_labels(owner_uid, holding[node.name])
+        off: dict[str, str | None] = dict.fromkeys(there.keys() - true.keys())
+        on = {key: value for key, value in true.items() if there.get(key) != value}
+        if off or on:
+            changes[node.name] = {**off, **on}
+    return changes

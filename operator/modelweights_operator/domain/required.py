@@ -1,0 +1,43 @@
+"""What the gate has to know of the revision of a ModelWeights that a pod requires. Called by the reconciler; pure."""
+
+from collections.abc import Iterable, Mapping
+
+from modelweights_operator.api.v1alpha1 import AVAILABLE
+from modelweights_operator.domain import gate, holdings, names, revisions
+from modelweights_operator.domain.snapshot import Node, Owner
+
+
+def staged_model(owner: Owner, asked: str, nodes: Iterable[Node], *, label_nodes: bool) -> gate.StagedModel:
+    """Look for the revision in the status, and for the nodes that hold it.
+
+    Args:
+        owner: The ModelWeights, as the API server has it.
+        asked: What the pod asks for after the `@`, "" for what is published.
+        nodes: All nodes.
+        label_nodes: Whether the operator may label nodes: then a node counts only once its label is there.
+    """
+    status = owner.status
+    found = revisions.find(status, asked)
+    if found is None:
+        missing = revisions.why_missing(status, owner.spec, asked) if asked else ""
+        return gate.StagedModel(uid=owner.uid, available=False, digest="", holders={}, missing=missing)
+    available = any(condition.type == AVAILABLE and condition.status == "True" for condition in status.conditions)
+    return gate.StagedModel(
+        uid=owner.uid,
+        # Available speaks of the published one; for another the nodes are enough that hold it.
+        available=available or found != status.published,
+        digest=found.manifest_digest,
+        holders=_holders(owner, found.manifest_digest, nodes, label_nodes=label_nodes),
+        path=found.path,
+    )
+
+
+def _holders(owner: Owner, digest: str, nodes: Iterable[Node], *, label_nodes: bool) -> Mapping[str, str]:
+    """The nodes that hold a checkpoint: by the status, and by their label where we label. Each with its hostname label."""
+    wanted = names.digest_labels(owner.uid, [digest])
+    return {
+        node.name: node.labels.get(gate.HOSTNAME_LABEL, "")
+        for node in nodes
+        if digest in holdings.held(owner.status.nodes.get(node.name), node)
+        and (not label_nodes or wanted.items() <= node.labels.items())
+    }
