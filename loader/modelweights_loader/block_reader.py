@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.errors import describe_os_error
+from modelweights_loader.opening import open_found
 from modelweights_loader.reading import PIECE_BYTES, WAYS, WayRefusedError, make_ways
 from modelweights_loader.residency import MethodRefusedError, count_cached_bytes
 
@@ -206,8 +207,7 @@ class BlockReader:
             return None
         if index not in self._open_files:
             try:
-                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-                self._open_files[index] = _OpenFile(os.open(self._files[index].real_path, flags))
+                self._open_files[index] = _OpenFile(open_found(self._files[index].real_path))
             except OSError as error:
                 self._failures[index] = FailedFile(self._files[index].path, describe_os_error(error), error)
                 return None

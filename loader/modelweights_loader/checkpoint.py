@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from modelweights_loader.errors import BadCheckpointError, WillNotWorkError, error_from_os
 from modelweights_loader.json_walk import Cursor, check_utf8, refuse
 from modelweights_loader.lookalikes import name_lookalike
+from modelweights_loader.opening import open_found, resolve
 from modelweights_loader.small_files import read_regular
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def find_checkpoint(path: str, root: str | None = None) -> Checkpoint:
         TryAgainError: The storage failed.
     """
     folder = _resolve_folder(path, root)
-    boundary = os.path.realpath(root) if root is not None else default_root(folder)
+    boundary = resolve(root) if root is not None else default_root(folder)
     names = _list_names(folder)
     _refuse_home(names, folder)
     index_name, chosen, companions = choose_files(names, _list_nested(names, folder), folder)
@@ -170,8 +171,8 @@ def resolve_below(path: str, root: str | None) -> str:
     Raises:
         WillNotWorkError: It leads out of the root.
     """
-    real = os.path.realpath(path)
-    if root is not None and not _is_below(real, os.path.realpath(root)):
+    real = resolve(path)
+    if root is not None and not _is_below(real, resolve(root)):
         message = f"{path} leads to {real}, out of the root {root}; pass a path below the root"
         raise WillNotWorkError(message, reason="UnsafePath")
     return real
@@ -278,13 +279,29 @@ def read_weight_map(folder: str, index_name: str, real_path: str) -> dict[str, s
         BadCheckpointError: It is no index.
         LoaderError: It can't be read.
     """
-    path = os.path.join(folder, index_name)
     try:
-        # O_NONBLOCK: opening a FIFO that took the file's place must not hang.
-        with open(os.open(real_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+        with open(open_found(real_path), "rb") as file:
             text = file.read(MAX_INDEX_BYTES + 1)
     except OSError as error:
-        raise error_from_os(error, path, "read") from error
+        raise error_from_os(error, os.path.join(folder, index_name), "read") from error
+    return parse_weight_map(folder, index_name, text)
+
+
+def parse_weight_map(folder: str, index_name: str, text: bytes) -> dict[str, str]:
+    """Likewise of the index's content, or its first `MAX_INDEX_BYTES` and one more.
+
+    Args:
+        folder: Where it belongs, for messages.
+        index_name: Its name there.
+        text: Its content.
+
+    Returns:
+        See `read_weight_map`.
+
+    Raises:
+        BadCheckpointError: It is no index.
+    """
+    path = os.path.join(folder, index_name)
     if len(text) > MAX_INDEX_BYTES:
         _refuse_index(path, f"has more than {MAX_INDEX_BYTES} bytes")
     lookalike = name_lookalike(text[:512])
@@ -374,14 +391,14 @@ def filter_by_index(chosen: list[str], weight_map: dict[str, str], index_name: s
 
 
 def _find_real_path(path: str, parents: dict[str, str]) -> str:
-    """`os.path.realpath`, which looks at each part of each path, with the folders' part looked at once."""
+    """`resolve`, which looks at each part of each path, with the folders' part looked at once."""
     parent, base = os.path.split(path)
     with contextlib.suppress(OSError):
         if base not in {"", ".", ".."} and not stat.S_ISLNK(os.lstat(path).st_mode):
             if parent not in parents:
-                parents[parent] = os.path.realpath(parent)
+                parents[parent] = resolve(parent)
             return os.path.join(parents[parent], base)
-    return os.path.realpath(path)
+    return resolve(path)
 
 
 def _locate(folder: str, name: str, boundary: str, parents: dict[str, str]) -> CheckpointFile:

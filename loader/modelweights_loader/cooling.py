@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.errors import describe_os_error
+from modelweights_loader.opening import open_found
 from modelweights_loader.residency import METHOD_CACHESTAT, METHODS, MethodRefusedError, measure_range
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def cool(files: tuple[CheckpointFile, ...], *, all_read: bool = False) -> Coolin
 
 def _cool_file(file: CheckpointFile, *, all_read: bool) -> int:
     cooled = 0
-    descriptor = os.open(file.real_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = open_found(file.real_path)
     try:
         for offset, length in _list_resident(descriptor, file.size_bytes, all_read=all_read):
             with mmap.mmap(descriptor, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset) as view:

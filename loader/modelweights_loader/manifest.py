@@ -23,6 +23,7 @@ from modelweights_loader.errors import (
     error_from_os,
 )
 from modelweights_loader.expected_hashes import GIT_BLOB, Expected, expect_from_cache, start_git_blob
+from modelweights_loader.opening import open_found
 from modelweights_loader.small_files import write_atomically
 
 if TYPE_CHECKING:
@@ -191,9 +192,7 @@ class ManifestHasher:
         data_offset = 0 if self._pace is None else self._pace.data_offsets.get(file.path, file.size_bytes)
         done = 0
         try:
-            # O_NONBLOCK: opening a FIFO that took the file's place must not hang.
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-            with open(os.open(file.real_path, flags), "rb", buffering=0) as raw:
+            with open(open_found(file.real_path), "rb", buffering=0) as raw:
                 if self._pace is not None:
                     # Or what both have read already counts as active, and pushes out what only the load has read.
                     os.posix_fadvise(raw.fileno(), 0, 0, os.POSIX_FADV_NOREUSE)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from modelweights_loader.errors import WillNotWorkError
+from modelweights_loader.opening import resolve
 from modelweights_loader.small_files import read_regular, write_atomically
 
 MARKER_FOLDER = ".modelweights"
@@ -159,7 +160,7 @@ def find_marker_folder(path: str) -> tuple[str, str] | None:
     Returns:
         The marker folder and the model's path relative to its parent, or None.
     """
-    real = os.path.realpath(path)
+    real = resolve(path)
     parent = real
     while True:
         folder = os.path.join(parent, MARKER_FOLDER)

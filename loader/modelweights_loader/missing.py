@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from modelweights_loader.block_reader import Range
+from modelweights_loader.opening import open_found
 from modelweights_loader.residency import METHOD_CACHESTAT, METHOD_MINCORE, MethodRefusedError, measure_range
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def find_missing(files: tuple[CheckpointFile, ...], residency: Residency) -> dic
 def _find_in_file(file: CheckpointFile) -> tuple[Range, ...]:
     whole = (Range(0, file.size_bytes),)
     try:
-        descriptor = os.open(file.real_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = open_found(file.real_path)
     except OSError:
         # Reading it says why.
         return whole

@@ -20,6 +20,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.file_systems import FileSystem, detect_open
+from modelweights_loader.opening import open_found
 from modelweights_loader.residency import METHOD_CACHESTAT, METHOD_MINCORE, MethodRefusedError, measure_range
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def probe(file: CheckpointFile) -> CacheProbe:
 
 
 def _open(file: CheckpointFile) -> int:
-    return os.open(file.real_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    return open_found(file.real_path)
 
 
 def _look(descriptor: int, length: int) -> str:

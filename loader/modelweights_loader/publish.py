@@ -20,6 +20,7 @@ from modelweights_loader.errors import (
     describe_os_error,
 )
 from modelweights_loader.interruptible import call
+from modelweights_loader.opening import resolve
 from modelweights_loader.quantity import format_bytes
 from modelweights_loader.report import read_result
 from modelweights_loader.residency import Residency, measure
@@ -227,7 +228,13 @@ def _mark(path: str, checkpoint: Checkpoint, options: PublishOptions, digest: st
     if options.marker_dir is None:
         return markers.NOT_ASKED, ""
     root = options.marker_root or os.path.dirname(os.path.abspath(path))
-    relative_path = os.path.relpath(resolve_below(path, root), os.path.realpath(root))
+    real = resolve_below(path, root)
+    if f"{checkpoint.path}/".startswith(f"{real}/"):
+        relative_path = os.path.relpath(real, resolve(root))
+    else:
+        # Others wait for the marker of what lies there.
+        message = f"{path} leads to {real} by now, but {checkpoint.path} was proven; stop what writes there"
+        raise WillNotWorkError(message, reason="UnsafePath")
     if not digest:
         message = f"{path} can't be marked without a manifest digest; pass --results with the result of validate"
         raise WillNotWorkError(message, reason="NotValidated")

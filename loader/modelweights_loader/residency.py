@@ -18,6 +18,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from modelweights_loader.opening import open_found
 from modelweights_loader.refusals import describe_cachestat_refusal, describe_other_user, describe_refusal
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _measure_file(file: CheckpointFile, total_bytes: int, methods: tuple[str, ..
     if file.size_bytes == 0:
         return FileResidency(file.path, 0, methods[0], 0, 0, ())
     try:
-        descriptor = os.open(file.real_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = open_found(file.real_path)
     except OSError as error:
         refusal = f"open: {describe_refusal(error.errno)}"
         return FileResidency(file.path, file.size_bytes, METHOD_UNKNOWN, None, 0, (refusal,))

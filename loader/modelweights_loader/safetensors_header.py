@@ -20,6 +20,7 @@ from modelweights_loader.errors import BadCheckpointError, WillNotWorkError, err
 from modelweights_loader.holes import find_hole
 from modelweights_loader.json_walk import MAX_PIECE_BYTES, PLAIN, SPACE, Cursor, check_utf8, refuse
 from modelweights_loader.lookalikes import name_lookalike
+from modelweights_loader.opening import open_found
 
 MAX_HEADER_BYTES = 100_000_000
 # A bound on memory: each takes up to some 350 bytes of it.
@@ -92,7 +93,7 @@ def read_header(path: str, display: str | None = None) -> Header:
     """Reads and checks the header of one shard.
 
     Args:
-        path: The file. It is opened without following into a FIFO or a device.
+        path: The file, after all links.
         display: How messages call the file; the path by default.
 
     Returns:
@@ -105,8 +106,7 @@ def read_header(path: str, display: str | None = None) -> Header:
     """
     shown = display or path
     try:
-        # O_NONBLOCK: opening a FIFO that took the file's place must not hang.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = open_found(path)
     except OSError as error:
         raise error_from_os(error, shown, "open") from error
     try:

@@ -57,9 +57,10 @@ class Unchanged:
         path = os.path.join(self._checkpoint.path, file.path)
         try:
             status = os.stat(file.real_path)
+            is_there = os.path.realpath(path) == file.real_path
         except OSError:
             return (-1, 0, 0)
-        if os.path.realpath(path) != file.real_path:
+        if not is_there:
             return (-1, 0, 0)
         return (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 

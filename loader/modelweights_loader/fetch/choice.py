@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from modelweights_loader.checkpoint import MAX_INDEX_BYTES, choose_files, filter_by_index, read_weight_map
+from modelweights_loader.checkpoint import MAX_INDEX_BYTES, choose_files, filter_by_index, parse_weight_map
 from modelweights_loader.errors import BadCheckpointError, TryAgainError
 from modelweights_loader.expected_hashes import start_git_blob
 from modelweights_loader.fetch.retry import repeat
@@ -95,19 +94,9 @@ def choose_listed(
     nested = sorted(path for path in by_path if path.count("/") == 1)
     index_name, shards, companions = choose_files(names, nested, described)
     if index_name is not None:
-        weight_map = _parse(read_index(by_path[index_name]), index_name, described)
+        weight_map = parse_weight_map(described, index_name, bytes(read_index(by_path[index_name])))
         shards = filter_by_index(shards, weight_map, index_name, described)
     return [by_path[path] for path in sorted({*shards, *companions})]
-
-
-def _parse(content: bytes | bytearray, index_name: str, described: str) -> dict[str, str]:
-    descriptor = os.memfd_create("index", os.MFD_CLOEXEC)
-    try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        return read_weight_map(described, index_name, f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
 
 
 def read_index(

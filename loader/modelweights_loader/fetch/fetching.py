@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from modelweights_loader.fetch.adoption import find_unrecorded
 from modelweights_loader.fetch.choice import IndexedSource, choose_listed, filter_files, read_index
 from modelweights_loader.fetch.damage import find_damage
-from modelweights_loader.fetch.folders import Folder, open_home
+from modelweights_loader.fetch.folders import Folder, error_of, open_home
 from modelweights_loader.fetch.journal import Journal, Record, identify
 from modelweights_loader.fetch.listing import is_pinned, list_pinned, run_pinned
 from modelweights_loader.fetch.lock import hold_lock
@@ -140,7 +140,11 @@ def fetch(
         LoaderError: It failed; what was verified so far is gone on with by the next call.
     """
     run = _Run(path, IndexedSource(source), options, on_progress, say)
-    return run_pinned(run.run, options.revision, say)
+    try:
+        return run_pinned(run.run, options.revision, say)
+    except OSError as error:
+        # Somebody else renames and removes below the home at this moment.
+        raise error_of(error, "fetch to", path) from error
 
 
 class _Run:

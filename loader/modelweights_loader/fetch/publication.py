@@ -11,8 +11,9 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from modelweights_loader.checkpoint import find_checkpoint
+from modelweights_loader.checkpoint import MAX_INDEX_BYTES
 from modelweights_loader.errors import WillNotWorkError
+from modelweights_loader.fetch.choice import choose_listed
 from modelweights_loader.fetch.damage import make_target
 from modelweights_loader.fetch.folders import Folder, error_of, saying
 from modelweights_loader.fetch.published import (
@@ -157,14 +158,14 @@ def _sync_folders(folder: Folder) -> None:
 
 
 def _make_digest(files: Folder, fetched: Fetched) -> str:
-    """Over the files that count in that folder, by the rules that `validate` has."""
-    checkpoint = find_checkpoint(files.shown, files.shown)
-    return digest_of(
-        [
-            {"path": file.path, "sha256": fetched.finished[file.path].sha256, "size": file.size_bytes}
-            for file in checkpoint.files
-        ]
-    )
+    """Over the files that count, by the rules that `validate` has; what lies there was all listed."""
+
+    def get_index(file: RemoteFile) -> bytes:
+        return files.read(file.path, MAX_INDEX_BYTES + 1) or b""
+
+    chosen = choose_listed(fetched.files, fetched.described, get_index)
+    finished = [(file.path, fetched.finished[file.path]) for file in chosen]
+    return digest_of([{"path": path, "sha256": one.sha256, "size": one.size_bytes} for path, one in finished])
 
 
 def _place(fetched: Fetched) -> dict[str, str]:

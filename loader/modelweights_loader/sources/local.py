@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from modelweights_loader.checkpoint import default_root
 from modelweights_loader.errors import WillNotWorkError, error_from_os
+from modelweights_loader.opening import open_found, resolve
 from modelweights_loader.sources.contract import (
     Listing,
     RemoteFile,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 2**19
 _MAX_DEPTH = 32
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LocalSource:
@@ -37,7 +39,8 @@ class LocalSource:
     def __init__(self, folder: str, options: SourceOptions) -> None:
         self._folder = folder
         self._options = options
-        self._boundary = default_root(os.path.realpath(folder)).rstrip("/") + "/"
+        self._real = resolve(folder)
+        self._boundary = default_root(self._real).rstrip("/") + "/"
 
     def list_files(self) -> Listing:
         """Lists all regular files.
@@ -48,7 +51,10 @@ class LocalSource:
         Raises:
             LoaderError: The folder can't be read, or no longer gives the revision that was asked for.
         """
-        files = tuple(sorted(self._walk("", 0)))
+        try:
+            files = tuple(sorted(self._walk(open_found(self._real, is_folder=True), "", 0)))
+        except OSError as error:
+            raise error_from_os(error, self._folder, "list") from error
         revision = digest_listing(files)
         if self._options.revision not in {"", revision}:
             message = (
@@ -58,24 +64,29 @@ class LocalSource:
             raise SourceChangedError(message)
         return Listing(revision, files, f"{self._folder} at {revision[:19]}…")
 
-    def _walk(self, below: str, depth: int) -> Iterator[RemoteFile]:
-        if depth > _MAX_DEPTH:
-            message = (
-                f"{self._folder}/{below} is nested deeper than {_MAX_DEPTH} folders; name the checkpoint's own folder"
-            )
-            raise WillNotWorkError(message, reason="UnsafePath")
-        place = os.path.join(self._folder, below)
+    def _walk(self, folder: int, below: str, depth: int) -> Iterator[RemoteFile]:
+        """Each folder is opened in the one before, so that none becomes a link on the way. Closes the descriptor."""
         try:
-            with os.scandir(place) as entries:
+            with os.scandir(folder) as entries:
                 for entry in entries:
                     path = f"{below}/{entry.name}" if below else entry.name
                     if not entry.is_dir(follow_symlinks=False):
                         yield from self._describe(entry, path)
                     # Hidden folders (.git, .cache) are no part of a checkpoint, nor is what every new disk has.
                     elif not entry.name.startswith(".") and entry.name != "lost+found":
-                        yield from self._walk(path, depth + 1)
+                        self._refuse_deep(path, depth + 1)
+                        yield from self._walk(os.open(entry.name, _FOLDER, dir_fd=folder), path, depth + 1)
         except OSError as error:
-            raise error_from_os(error, place, "list") from error
+            raise error_from_os(error, os.path.join(self._folder, below), "list") from error
+        finally:
+            os.close(folder)
+
+    def _refuse_deep(self, below: str, depth: int) -> None:
+        if depth > _MAX_DEPTH:
+            message = (
+                f"{self._folder}/{below} is nested deeper than {_MAX_DEPTH} folders; name the checkpoint's own folder"
+            )
+            raise WillNotWorkError(message, reason="UnsafePath")
 
     def _describe(self, entry: os.DirEntry[str], path: str) -> Iterator[RemoteFile]:
         try:
@@ -86,7 +97,8 @@ class LocalSource:
         if not stat.S_ISREG(status.st_mode):
             return
         if entry.is_symlink():
-            self._refuse_outside(os.path.realpath(entry.path), entry.path)
+            shown = os.path.join(self._folder, path)
+            self._refuse_outside(resolve(shown), shown)
         yield RemoteFile(path, status.st_size, version=_version_of(status))
 
     def _refuse_outside(self, real: str, shown: str) -> None:
@@ -112,10 +124,9 @@ class LocalSource:
         path = os.path.join(self._folder, file.path)
         buffer = memoryview(bytearray(min(_PIECE_BYTES, max(end - begin, 1))))
         try:
-            real = os.path.realpath(path)
+            real = resolve(path)
             self._refuse_outside(real, path)
-            # O_NONBLOCK: opening a FIFO that took the file's place must not hang.
-            descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW)
+            descriptor = open_found(real)
         except OSError as error:
             raise error_from_os(error, path, "open") from error
         try:
