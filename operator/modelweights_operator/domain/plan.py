@@ -23,6 +23,7 @@ from modelweights_operator.domain import (
     placement,
     policies,
     resolution,
+    retry,
     revisions,
     storage,
 )
@@ -112,7 +113,11 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     facts = _assess(snapshot, spec, decisions, entries, published, holding, canary.explain(trial, entries))
     facts = replace(facts, min_available=_least(snapshot, counted or 0))
     status = _status(snapshot, facts, known, entries, now, counted=counted).model_copy(
-        update={"source": resolved.source, "proven_staging": trial.proven}
+        update={
+            "source": resolved.source,
+            "proven_staging": trial.proven,
+            **retry.heed(snapshot.owner.retry, snapshot.owner.status, now).noted,
+        }
     )
     plan = Plan(
         status=status,
@@ -171,7 +176,12 @@ def _stopped(snapshot: Snapshot, problem: tuple[str, str], now: datetime) -> Pla
         published=published.manifest_digest if published else "",
     )
     known = revisions.Revisions(published, status.candidate, revisions.still_held(status.previous, holding))
-    kept = {"source": status.source, "proven_staging": status.proven_staging}
+    kept = {
+        "source": status.source,
+        "proven_staging": status.proven_staging,
+        "last_handled_retry": status.last_handled_retry,
+        "last_retry_time": status.last_retry_time,
+    }
     new = _status(snapshot, facts, known, status.nodes, now, counted=status.summary.counted).model_copy(update=kept)
     jobs = tuple(job.name for job in snapshot.jobs if not job.deleting)
     labels = _labels(snapshot, holding)
@@ -208,6 +218,7 @@ def _decisions(
                 volume_image=spec.source.image.reference if spec.source.image else "",
                 pull_secrets=names.pull_secrets(spec),
                 places=places,
+                retry_at=retry.heed(snapshot.owner.retry, snapshot.owner.status, now).heeded_at,
             )
         )
         for node in targets
@@ -408,4 +419,9 @@ def _events(snapshot: Snapshot, status: api.Status) -> tuple[Event, ...]:
         known = snapshot.owner.status.nodes.get(name)
         if entry.state == "Failed" and (known is None or known.state != "Failed"):
             events.append(Event("Warning", entry.reason, f"{name}: {entry.message}"))
+    failed = sum(entry.state == "Failed" for entry in snapshot.owner.status.nodes.values())
+    if failed and status.last_handled_retry != snapshot.owner.status.last_handled_retry:
+        events.append(
+            Event("Normal", "Retrying", f"{failed} failed node(s) are tried again, as {names.RETRY_ANNOTATION} asks")
+        )
     return tuple(events)

@@ -36,6 +36,7 @@ class NodeContext:
     `loader_image` with what a Job would be made now, `foreign_jobs` the Jobs that fetch another revision than is wanted.
     `unresolved`: the source's revision is needed and not known, not even by these Jobs. `volume_image` is the image that
     Jobs must mount as a volume, `pull_secrets` with which pull secrets they would be made now, `places` where checkpoints lie.
+    Failures up to `retry_at` wait no longer.
     """
 
     node: Node
@@ -51,6 +52,7 @@ class NodeContext:
     volume_image: str = ""
     pull_secrets: str = ""
     places: holdings.Places = field(default_factory=holdings.Places)
+    retry_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def _mismatch_due(context: NodeContext, entry: NodeStatus) -> float | None:
     """Seconds until a node whose files differ from the others' is staged again; None when they don't differ."""
     if entry.reason != DIGEST_MISMATCH:
         return None
-    return _seconds_until(entry, failures.LONG_BACKOFF_SECONDS, context.now)
+    return _seconds_until(context, entry, failures.LONG_BACKOFF_SECONDS)
 
 
 def _by_job(context: NodeContext, current: list[StagingJob]) -> NodeDecision | None:
@@ -223,7 +225,7 @@ def _failed_with(context: NodeContext, job: StagingJob, failure: failures.Failur
         since=min(job.finished_at or context.now, context.now),
     )
     backoff = failures.backoff_seconds(failure.exit_code, attempts, failure.reason)
-    remaining = _seconds_until(entry, backoff, context.now)
+    remaining = _seconds_until(context, entry, backoff)
     blocked = failures.needs_someone(failure.exit_code, attempts, failure.reason)
     if remaining <= 0 and not context.suspended:
         return NodeDecision(entry, delete_jobs=(job.name,), active=True, blocked=blocked)
@@ -270,7 +272,7 @@ def _without_job(context: NodeContext, stale: list[StagingJob]) -> NodeDecision:
     attempts = entry.attempts if entry is not None and entry.staging_digest == context.staging_digest else 0
     if failed and entry is not None:
         backoff = failures.backoff_seconds(entry.exit_code, attempts, entry.reason)
-        remaining = _seconds_until(entry, backoff, context.now)
+        remaining = _seconds_until(context, entry, backoff)
         if remaining > 0 or context.suspended:
             refused = entry.reason == JOB_REFUSED
             blocked = refused or failures.needs_someone(entry.exit_code, attempts, entry.reason)
@@ -327,11 +329,13 @@ def _entry(
     )
 
 
-def _seconds_until(entry: NodeStatus, seconds: float, now: datetime) -> float:
+def _seconds_until(context: NodeContext, entry: NodeStatus, seconds: float) -> float:
     """How long a wait that began with the entry's last transition still lasts.
 
     A time that lies further ahead than the wait is long comes from a wrong clock or hand, and would never end it.
     """
-    since = parse_time(entry.last_transition_time) or now
-    left = seconds - (now - since).total_seconds()
+    since = parse_time(entry.last_transition_time) or context.now
+    if context.retry_at is not None and since <= context.retry_at:
+        return 0.0
+    left = seconds - (context.now - since).total_seconds()
     return left if left <= 2 * seconds else 0.0

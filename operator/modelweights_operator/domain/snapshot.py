@@ -129,6 +129,8 @@ class Owner:
     status: Status
     invalid: str = ""
     deleting: bool = False
+    retry: str = ""
+    """Value of the annotation that asks to try again at once, "" without one."""
     raw_status: Mapping[str, Any] = field(default_factory=dict)
 
 

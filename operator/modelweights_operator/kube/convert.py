@@ -24,6 +24,8 @@ from modelweights_operator.domain.snapshot import (
 from modelweights_operator.kube.client import Json
 
 _ROUND = re.compile(r"[0-9]{1,9}", re.ASCII)
+_RETRY_LENGTH = 256
+"""As much as the status takes."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 
@@ -64,6 +66,7 @@ def owner(body: Mapping[str, Any]) -> Owner:
         status=_status(raw_status),
         invalid=invalid,
         deleting="deletionTimestamp" in metadata,
+        retry=(metadata.get("annotations") or {}).get(names.RETRY_ANNOTATION, "")[:_RETRY_LENGTH],
         raw_status=raw_status,
     )
 

@@ -35,6 +35,10 @@ class WorldMachine(RuleBasedStateMachine):
         self.world.pass_time(seconds)
 
     @rule()
+    def someone_asks_to_try_again(self) -> None:
+        self.world.retry += "!"
+
+    @rule()
     def operator_runs(self) -> None:
         self.world.cycle()
         self.planned = True

@@ -33,12 +33,13 @@ class World:
     now: datetime = NOW
     again_after_seconds: float | None = None
     joined: int = 0
+    retry: str = ""
 
     # --- the operator ---------------------------------------------------------------------------------------------
 
     def cycle(self, steps: int = 99) -> Plan:
         """Plan and apply; with fewer steps the operator dies in between."""
-        owner = make_owner(self.spec, self.status, generation=self.generation)
+        owner = make_owner(self.spec, self.status, generation=self.generation, retry=self.retry)
         nodes = tuple(self.nodes.values())
         plan = make_plan(Snapshot(owner, nodes, tuple(self.jobs.values()), self.config_map, POLICY), self.now)
         effects = [self._delete, self._create, self._record, self._label, self._publish, self._write, self._finish]
