@@ -126,7 +126,7 @@ def _settled(context: NodeContext, current: list[StagingJob]) -> NodeDecision | 
     if entry is None or not is_proven(entry, context.node, context.staging_digest):
         return None
     due = _mismatch_due(context, entry)
-    if due is not None and due <= 0 and _may_start(context) and not current:
+    if due is not None and due <= 0 and _may_start(context) and not context.jobs:
         return NodeDecision(
             _entry(context, "Waiting", QUEUED, attempts=entry.attempts + 1), wants_job=entry.attempts + 1
         )
