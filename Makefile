@@ -74,7 +74,7 @@ integration: setup ## tests against a real API server (etcd and kube-apiserver o
 e2e: needs-cluster setup ## tests on real kubelets: the operator from its image, installed by helm
 	$(PYTEST) tests/e2e
 
-faults: needs-cluster setup ## faults on purpose on a real cluster, for minutes: a fetch of 2 GiB killed at ten moments
+faults: needs-cluster setup ## faults on purpose on a real cluster, for minutes: a fetch of 2 GiB killed at ten moments, a node lost in mid-staging
 	$(PYTEST) tests/faults -s
 
 bench: setup ## all measurements, each beside what it is compared with (an hour or more)

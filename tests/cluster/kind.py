@@ -169,6 +169,8 @@ class Kind(KubernetesCommands):
 
     def start_node(self, node: str, *, timeout: float = 60) -> None:
         run(["docker", "start", node])
+        # One that was deleted meanwhile has to register first.
+        self.kubectl("wait", "--for=create", f"node/{node}", f"--timeout={timeout:g}s", timeout=timeout + 10)
         # The old status says Ready for a while after a short absence.
         self.kubectl("wait", "--for=condition=Ready=Unknown", f"node/{node}", "--timeout=5s", check=False)
         self.kubectl("wait", "--for=condition=Ready", f"node/{node}", f"--timeout={timeout:g}s", timeout=timeout + 10)

@@ -76,7 +76,7 @@ class Cluster(Protocol):
         """Cut a node's power: all that runs there ends at once, without a goodbye to the API server."""
 
     def start_node(self, node: str, *, timeout: float = 60) -> None:
-        """Start a stopped node and wait until it is Ready."""
+        """Start a stopped node and wait until it is Ready; one that was deleted from the API joins anew, as a new one does."""
 
     def restart_node(self, node: str, *, new_boot_id: bool = True, drop_caches: bool = True) -> None:
         """Reboot a node and wait until it is Ready.

@@ -9,6 +9,7 @@ from tests.e2e.objects import RESTRICTED, model_weights, stand_in_pod
 from tests.e2e.site import REAL, Site
 from tests.installation import condition
 from tests.json_client import Json
+from tests.polling import poll
 
 OTHER_UID = 4711
 RESIDENT_PERCENT = 95
@@ -43,20 +44,37 @@ def _volume_and_claim(namespace: str, node: str) -> list[Json]:
 
 @pytest.fixture
 def restricted(site: Site, make_namespace: Callable[[str, str], str]) -> Iterator[str]:
-    """The namespace, with a claim on a folder of the first node."""
+    """The namespace; the claim on a folder of the first node isn't there yet."""
     name = make_namespace("claim", "restricted")
-    manifest = {"apiVersion": "v1", "kind": "List", "items": _volume_and_claim(name, site.cluster.gpu_nodes[0])}
-    site.cluster.kubectl("create", "--filename=-", input=json.dumps(manifest))
     yield name
     site.remove_namespace(name)
-    site.cluster.kubectl("delete", "pv", name, "--wait=false")
+    site.cluster.kubectl("delete", "pv", name, "--wait=false", "--ignore-not-found")
 
 
-def test_claim_is_staged_where_only_restricted_pods_are_let_in(site: Site, restricted: str) -> None:
+def _await_claim_not_ready(site: Site, namespace: str, said: str) -> None:
+    """The staging waits for the claim, and says so of it; that is no failure."""
+
+    def ask() -> bool:
+        body = site.model(namespace, "claimed") or {}
+        entries = list((body.get("status") or {}).get("nodes", {}).values())
+        return bool(entries) and entries[0]["reason"] == "ClaimNotReady" and said in entries[0]["message"]
+
+    poll(f"it waits, {said}", ask, show=[site.describe(namespace, "claimed")])
+    assert condition(site.model(namespace, "claimed"), "Stalled") == {}, "not before two minutes"
+
+
+def test_claim_is_waited_for_and_staged_where_only_restricted_pods_are_let_in(site: Site, restricted: str) -> None:
     body = model_weights(restricted, "claimed", "", site.cluster.gpu_nodes[0])
     body["spec"]["source"] = {"persistentVolumeClaim": {"claimName": "weights", "path": REAL.removeprefix("/models/")}}
     site.client.make(body)
+    _await_claim_not_ready(site, restricted, 'claim weights: 0/3 nodes are available: persistentvolumeclaim "weights"')
+    volume, claim = _volume_and_claim(restricted, site.cluster.gpu_nodes[0])
+    site.client.make(claim)
+    _await_claim_not_ready(site, restricted, "unbound immediate PersistentVolumeClaims")
+    site.client.create("/api/v1/persistentvolumes", volume)
     model = site.await_condition(restricted, "claimed")
+    (entry,) = model["status"]["nodes"].values()
+    assert entry.get("attempts", 0) == 0
     assert condition(model, "Available")["status"] == "True"
     assert list(model["status"]["nodes"]) == [site.cluster.gpu_nodes[0]]
     pods = {pod["spec"].get("nodeName") for _, pod in site.record.history("pods", restricted)}
