@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from modelweights_operator import errors
 from modelweights_operator.domain import failures, gate, names, required
+from modelweights_operator.domain.memory import Residents
 from modelweights_operator.domain.plan import Event, Plan, make_plan
 from modelweights_operator.domain.snapshot import Node, Policy, Snapshot, StagingJob, StagingPod
 from modelweights_operator.domain.turns import Turns
@@ -61,8 +62,9 @@ class Reconciler:
             label_nodes=label_nodes,
             storage_classes=settings.storage_classes,
             fetch=settings.fetch,
+            memory_budget=settings.memory_budget,
         )
-        self._admission, self._turns = asyncio.Lock(), Turns()
+        self._admission, self._turns, self._residents = asyncio.Lock(), Turns(), Residents()
         self._models: WorkQueue[Key] = WorkQueue(self._reconcile_model)
         self._gates: WorkQueue[Key] = WorkQueue(self._reconcile_gate)
         self._stuck: dict[Key, set[str]] = {}
@@ -133,8 +135,10 @@ class Reconciler:
         key = (metadata["namespace"], metadata["name"])
         self._watchdog.seen(key, "" if gone else metadata["resourceVersion"])
         self._keys[metadata["uid"]] = key
+        self._residents.note("/".join(key), body)
         if gone:
             del self._keys[metadata["uid"]]
+            self._residents.forget("/".join(key))
         self._models.wake(key)
         self._wake_gates(key)
 
@@ -196,6 +200,7 @@ class Reconciler:
             # In the foreground: whatever were made for it now, the garbage collector would have to remove again.
             self._wake_gates(key)
             return None
+        snapshot = replace(snapshot, resident=self._residents.beside("/".join(key), self._nodes))
         self._stuck[key] = {f"{key[0]}/{job.name}" for job in snapshot.jobs if failures.is_stuck(job)}
         snapshot, plan, refusals = await self._plan_jobs(snapshot, now)
         write_refusal = await apply.prepare(self._api, snapshot, plan)

@@ -1,12 +1,17 @@
 """Settings of the operator, from environment variables that the chart sets. Read once at start by `handlers`."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from modelweights_operator import fetch_settings
+from modelweights_operator.api.quantity import to_bytes
 from modelweights_operator.domain.snapshot import FetchSettings, StorageClass
 from modelweights_operator.errors import SettingsError
+
+_PERCENT: Final = re.compile(r"([1-9][0-9]?|100)%", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,7 @@ class Settings:
         quiet_seconds: After this long without a sign of life from a watch, `/healthz` fails.
         storage_classes: Where fetched files may go.
         fetch: How they are fetched.
+        memory_budget: What warm checkpoints may take of a node's memory together: bytes, or percent with its sign.
     """
 
     loader_image: str
@@ -30,6 +36,7 @@ class Settings:
     quiet_seconds: float = 180.0
     storage_classes: tuple[StorageClass, ...] = ()
     fetch: FetchSettings = field(default_factory=FetchSettings)
+    memory_budget: str = ""
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
@@ -57,7 +64,23 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         quiet_seconds=float(_number(environment, "MODELWEIGHTS_QUIET_SECONDS", 180)),
         storage_classes=fetch_settings.read_storage_classes(environment),
         fetch=fetch_settings.read_fetch(environment),
+        memory_budget=_memory_budget(environment.get("MODELWEIGHTS_NODE_MEMORY_BUDGET", "")),
     )
+
+
+def _memory_budget(text: str) -> str:
+    """Bytes as a plain number, or percent; "" for no bound."""
+    if not text or _PERCENT.fullmatch(text):
+        return text
+    try:
+        size_bytes = to_bytes(text)
+    except ValueError:
+        size_bytes = 0
+    if size_bytes < 1:
+        raise SettingsError(
+            f"MODELWEIGHTS_NODE_MEMORY_BUDGET is {text!r} (nodeMemory.budget): percent from 1% to 100%, or bytes such as 500Gi"
+        )
+    return str(size_bytes)
 
 
 def _number(environment: Mapping[str, str], name: str, default: int, at_most: int = 10**9) -> int:

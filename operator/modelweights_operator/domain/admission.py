@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import canary, failures, manifests, storage
+from modelweights_operator.domain import canary, failures, manifests, memory, storage
 from modelweights_operator.domain.conditions import list_some
 from modelweights_operator.domain.policies import NODE_CORDONED, QUEUED, NodeDecision
 from modelweights_operator.domain.resolution import Resolution
@@ -37,7 +37,8 @@ class Admission:
     def add(self, node: Node, attempt: int, snapshot: Snapshot, spec: api.Spec, revision: str) -> None:
         """Make the node's Job, and say so."""
         owner, policy = snapshot.owner, snapshot.policy
-        job = manifests.staging_job(owner, spec, node, attempt=attempt, policy=policy, revision=revision)
+        bound = memory.bound(node, snapshot)
+        job = manifests.staging_job(owner, spec, node, attempt=attempt, policy=policy, revision=revision, bound=bound)
         self.created.append(job)
         started = {"state": "Staging", "reason": "Starting"}
         self.entries[node.name] = self.entries[node.name].model_copy(update=started)

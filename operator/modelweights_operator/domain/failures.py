@@ -64,6 +64,7 @@ _STEP_REASONS: Final = {
     "validate": "Validating",
     "tune": "Tuning",
     "report": "Reporting",
+    "refresh": "Refreshing",
 }
 _CHANGED_HINT: Final = (
     "; nodes that are staged keep what they have. Put the files back; or change spec.source (a folder or revision of its "

@@ -29,6 +29,8 @@ IMAGE_ANNOTATION: Final = f"{PREFIX}/image"
 PULL_SECRETS_ANNOTATION: Final = f"{PREFIX}/pull-secrets"
 """Likewise, with which pull secrets; left out where the spec names none."""
 RESULT_ANNOTATION: Final = f"{PREFIX}/result"
+FOLLOWS_ANNOTATION: Final = f"{PREFIX}/follows-measurement"
+"""Of a Job that refreshes: when it was measured before. What carries it stages nothing."""
 # Of those that fetch, too.
 SOURCE_DIGEST_ANNOTATION: Final = f"{PREFIX}/source-digest"
 REVISION_ANNOTATION: Final = f"{PREFIX}/revision"
@@ -107,16 +109,17 @@ def pull_secrets(spec: Spec) -> str:
     return ",".join(secret.name for secret in spec.staging.image_pull_secrets)
 
 
-def job_name(owner_name: str, *identity: str) -> str:
+def job_name(owner_name: str, *identity: str, verb: str = "stage") -> str:
     """Name of a staging Job: readable at its front, unique by the hash of its identity.
 
     Args:
         owner_name: Name of the ModelWeights, up to 253 characters and with dots.
+        verb: What it does.
         identity: UID of the ModelWeights, UID of the node, staging digest, boot ID, round; then the revision, if given one.
     """
     suffix = short_hash(*identity, length=12)
-    readable = owner_name.replace(".", "-")[: _JOB_NAME_LIMIT - len("stage--") - len(suffix)].rstrip("-")
-    return f"stage-{readable}-{suffix}"
+    readable = owner_name.replace(".", "-")[: _JOB_NAME_LIMIT - len(f"{verb}--") - len(suffix)].rstrip("-")
+    return f"{verb}-{readable}-{suffix}"
 
 
 def node_label(owner_uid: str, manifest_digest: str) -> str:

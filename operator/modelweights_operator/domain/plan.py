@@ -22,6 +22,7 @@ from modelweights_operator.domain import (
     names,
     placement,
     policies,
+    refresh,
     resolution,
     retry,
     revisions,
@@ -83,13 +84,13 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     spec = snapshot.owner.spec
     assert spec is not None  # noqa: S101 - a missing spec is a problem, answered above
     resolved = resolution.resolve(spec, snapshot.owner.status, snapshot.jobs)
-    decisions = _decisions(snapshot, spec, targets, resolved, now)
+    digest = _staging_digest(snapshot, spec)
+    refreshes = refresh.follow(snapshot, spec, _decisions(snapshot, spec, targets, resolved, now), digest, now)
+    decisions = refreshes.decisions
     entries = {name: decision.entry for name, decision in decisions.items()}
     wanted = revisions.wanted_digest(snapshot.owner.status.published, entries.values())
     entries = {name: revisions.compare(entry, wanted, now) for name, entry in entries.items()}
-    trial = canary.judge(
-        spec, snapshot.owner.status, snapshot.jobs, decisions, resolved, _staging_digest(snapshot, spec)
-    )
+    trial = canary.judge(spec, snapshot.owner.status, snapshot.jobs, decisions, resolved, digest)
     admitted = admission.admit(snapshot, spec, targets, decisions, entries, resolved, trial)
     entries = admitted.entries
     reports = [decision.report for decision in decisions.values() if decision.report]
@@ -121,8 +122,11 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     )
     plan = Plan(
         status=status,
-        delete_jobs=_jobs_to_delete(snapshot, decisions),
-        create_jobs=tuple(admitted.created),
+        delete_jobs=(*_jobs_to_delete(snapshot, decisions), *refreshes.orphans),
+        create_jobs=(
+            *admitted.created,
+            *refresh.begin(snapshot, spec, refreshes, entries, len(admitted.created)),
+        ),
         record_results=dict(decision.record for decision in decisions.values() if decision.record),
         label_nodes=_labels(snapshot, holding),
         config_map=_config_map(snapshot, spec, published, entries),
@@ -183,7 +187,7 @@ def _stopped(snapshot: Snapshot, problem: tuple[str, str], now: datetime) -> Pla
         "last_retry_time": status.last_retry_time,
     }
     new = _status(snapshot, facts, known, status.nodes, now, counted=status.summary.counted).model_copy(update=kept)
-    jobs = tuple(job.name for job in snapshot.jobs if not job.deleting)
+    jobs = tuple(job.name for job in (*snapshot.jobs, *snapshot.refreshes) if not job.deleting)
     labels = _labels(snapshot, holding)
     return Plan(status=new, delete_jobs=jobs, label_nodes=labels, events=_events(snapshot, new))
 
@@ -296,7 +300,7 @@ def _assess(
         for name, entry in entries.items()
         if not decisions[name].blocked
         and not (stopped and entry.reason == canary.WAITS)
-        and entry.reason != policies.DIGEST_MISMATCH
+        and entry.reason not in (policies.DIGEST_MISMATCH, policies.RESIDENCY_LOST)
         and entry.state != "Ready"
         and entry.reason != policies.SUSPENDED
         and not (spec.suspend and entry.state == "Failed")

@@ -24,6 +24,8 @@ NODE_NOT_READY: Final = "NodeNotReady"
 NODE_CORDONED: Final = "NodeCordoned"
 REPLACING: Final = "ReplacingJob"
 DIGEST_MISMATCH: Final = "DigestMismatch"
+RESIDENCY_LOST: Final = "ResidencyLost"
+"""Proven and on disk, but too much of it has left the page cache, and a refresh didn't bring it back."""
 JOB_REFUSED: Final = "JobRefused"
 STAGED: Final = "Staged"
 
@@ -89,7 +91,7 @@ def holds(entry: NodeStatus | None, node: Node) -> bool:
 
 def has_proof(entry: NodeStatus) -> bool:
     """Whether the entry tells of a proven checkpoint, be it another one than most nodes'."""
-    return entry.state == "Ready" or entry.reason == DIGEST_MISMATCH
+    return entry.state == "Ready" or entry.reason in (DIGEST_MISMATCH, RESIDENCY_LOST)
 
 
 def is_proven(entry: NodeStatus | None, node: Node, staging_digest: str) -> bool:

@@ -54,6 +54,7 @@ class Report(BaseModel):
     resident_bytes: int | None = Field(default=None, ge=0, le=_MOST)
     resident_percent: float | None = Field(default=None, ge=0, le=100)
     residency_method: str = Field(default="", max_length=64)
+    residency_measured_at: str = Field(default="", max_length=64)
     prefetch_bytes_per_second: float | None = Field(default=None, ge=0, le=_MOST)
     load_seconds: float | None = Field(default=None, ge=0, le=_MOST)
     marker: str = Field(default="", max_length=32)

@@ -59,7 +59,7 @@ def compare(entry: api.NodeStatus, wanted: str, now: datetime) -> api.NodeStatus
     if not policies.has_proof(entry):
         return entry
     if entry.manifest_digest == wanted:
-        if entry.state == "Ready":
+        if entry.state == "Ready" or entry.reason == policies.RESIDENCY_LOST:
             return entry
         update: dict[str, Any] = {"state": "Ready", "reason": policies.STAGED, "message": "", "attempts": 0}
         return entry.model_copy(update={**update, "last_transition_time": rfc3339(now)})

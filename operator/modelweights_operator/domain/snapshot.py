@@ -28,6 +28,8 @@ class Node:
     taints: tuple[Taint, ...] = ()
     ready: bool = True
     cordoned: bool = False
+    memory_bytes: int = 0
+    """Its capacity, 0 when it says none."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class StagingJob:
     """Whether its template, as the API server keeps it, mounts an image as a volume."""
     pull_secrets: str = ""
     """The pull secrets that it was made with, as `names.pull_secrets` writes them."""
+    follows: str = ""
+    """Of one that refreshes: when it was measured before; "" of one that stages."""
     started_at: datetime | None = None
     """Since when it may have a pod; None while a queue holds it back, or let it go a moment ago."""
     parallelism: int = 1
@@ -187,6 +191,16 @@ class Policy:
     """Whether the right to patch nodes is there."""
     storage_classes: tuple[StorageClass, ...] = ()
     fetch: FetchSettings = field(default_factory=FetchSettings)
+    memory_budget: str = ""
+    """What warm checkpoints may take of a node's memory together: bytes, or percent with its sign; "" for no bound."""
+
+
+@dataclass(frozen=True)
+class Resident:
+    """What another ModelWeights keeps in the page cache of a node."""
+
+    owner: str
+    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -221,5 +235,9 @@ class Snapshot:
     """All Jobs of the cluster that fetch at the moment, this object's among them."""
     ahead: tuple[Fetch, ...] = ()
     """What other objects wait for that go before this one, see `turns`."""
+    refreshes: tuple[StagingJob, ...] = ()
+    """Its Jobs that refresh the page cache; they are none of `jobs`."""
+    resident: Mapping[str, tuple[Resident, ...]] = field(default_factory=dict)
+    """Per node name, what other objects keep in its page cache."""
     write_refusal: str = ""
     """Why the API server refused a moment ago what has to be there before the status says so; "" when it didn't."""

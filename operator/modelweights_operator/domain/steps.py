@@ -8,8 +8,9 @@ Secrets, proxies and certificates are those of `resolve` and `fetch` alone, the 
 from dataclasses import dataclass
 from typing import Any, Final
 
-from modelweights_operator.api.v1alpha1 import Spec
+from modelweights_operator.api.v1alpha1 import Revision, Spec
 from modelweights_operator.domain import storage
+from modelweights_operator.domain.memory import Bound
 from modelweights_operator.domain.snapshot import FetchSettings, Node, Policy
 from modelweights_operator.domain.storage import ModelLocation
 
@@ -18,6 +19,7 @@ Manifest = dict[str, Any]
 RESOLVE: Final = "resolve"
 FETCH: Final = "fetch"
 VALIDATE: Final = "validate"
+REFRESH: Final = "refresh"
 CA_VARIABLE: Final = "MODELWEIGHTS_EXTRA_CA"
 
 _ASKS_SOURCE: Final = (RESOLVE, FETCH)
@@ -38,13 +40,17 @@ _SECRET_MODE: Final = 0o440
 
 @dataclass(frozen=True)
 class Staging:
-    """What the steps are made of; `revision` is the resolved one of a fetched source, "" to find it out."""
+    """What the steps are made of.
+
+    `revision` is the resolved one of a fetched source, "" to find it out; `bound` what may be kept in the page cache.
+    """
 
     spec: Spec
     node: Node
     location: ModelLocation
     policy: Policy
     revision: str = ""
+    bound: Bound | None = None
 
     @property
     def resolves(self) -> bool:
@@ -72,6 +78,36 @@ def volumes(staging: Staging) -> list[Manifest]:
     if not spec.is_fetched:
         return [_in_place(spec, location), *_scratch(_SMALL_TMP)]
     return [_home(staging), *_prepared(location), *_scratch(_FETCH_TMP), *_copied(staging), *_secrets(spec)]
+
+
+def refresh_container(staging: Staging, digest: str, known: Revision | None) -> Manifest:
+    """The one step that warms what has cooled: of a home the checkpoint with that digest, else what lies at the path.
+
+    Args:
+        staging: What it is made of.
+        digest: Of the checkpoint that the node proved.
+        known: What is known of it; None for nothing.
+    """
+    prefetch = staging.spec.prefetch
+    which = [f"--digest={digest}"] if staging.spec.is_fetched else []
+    if not staging.spec.is_fetched and known is not None and known.size_bytes and known.file_count:
+        which = ["--expect-size", str(known.size_bytes), "--expect-files", str(known.file_count)]
+    read = ["--num-threads", str(prefetch.num_threads), "--block-size", str(prefetch.block_bytes)]
+    return _container(staging, REFRESH, [*which, *read, "--pages", prefetch.pages, *_bounded(staging)])
+
+
+def refresh_volumes(staging: Staging) -> list[Manifest]:
+    """Its volumes: no source, no Secret."""
+    spec = staging.spec
+    home = _home(staging) if spec.is_fetched else _in_place(spec, staging.location)
+    return [home, *_scratch(_SMALL_TMP)]
+
+
+def _bounded(staging: Staging) -> list[str]:
+    bound = staging.bound
+    if bound is None:
+        return []
+    return [f"--max-resident={bound.size_bytes}", f"--max-resident-because={bound.because}"]
 
 
 def _scratch(tmp_size: str) -> list[Manifest]:
@@ -164,7 +200,7 @@ def _steps(staging: Staging) -> list[tuple[str, list[str]]]:
     publish = ["--node-boot-id", staging.node.boot_id, *warm]
     if location.marked:
         publish += ["--marker-dir", _MARKER_MOUNT, "--marker-root", location.marker_root]
-    steps = [("prefetch", read)] if prefetch.mode == "PageCache" else []
+    steps = [("prefetch", [*read, *_bounded(staging)])] if prefetch.mode == "PageCache" else []
     steps.append((VALIDATE, check))
     if validation.engine.selection == "Measured":
         steps.append(("tune", []))

@@ -44,6 +44,7 @@ def node(body: Mapping[str, Any]) -> Node:
         ),
         ready=conditions.get("Ready") == "True",
         cordoned=bool(spec.get("unschedulable")),
+        memory_bytes=_bytes((status.get("capacity") or {}).get("memory")),
     )
 
 
@@ -112,6 +113,7 @@ def job(body: Json) -> StagingJob:
         revision=annotations.get(names.REVISION_ANNOTATION, ""),
         has_image_volume=bool(_volume_image((spec.get("template") or {}).get("spec") or {})),
         pull_secrets=annotations.get(names.PULL_SECRETS_ANNOTATION, ""),
+        follows=annotations.get(names.FOLLOWS_ANNOTATION, ""),
         started_at=_started_at(body),
         parallelism=spec.get("parallelism", 1),
     )
@@ -173,11 +175,15 @@ def _container(status: Json, image: str) -> ContainerState:
 
 
 def _memory_limit(container: Json) -> int:
-    limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+    # Fractions and exponents of limits aren't read; what they would tell is a warning only.
+    return _bytes(((container.get("resources") or {}).get("limits") or {}).get("memory"))
+
+
+def _bytes(quantity: str | int | None) -> int:
+    """A quantity in bytes; 0 for none, or one that isn't read."""
     try:
-        return to_bytes(limit) if limit else 0
+        return to_bytes(quantity) if quantity else 0
     except ValueError:
-        # Fractions and exponents of limits; what they would tell is a warning only.
         return 0
 
 

@@ -55,7 +55,8 @@ async def gather(
     return Snapshot(
         owner=owner,
         nodes=tuple(nodes),
-        jobs=tuple(found),
+        jobs=tuple(job for job in found if not job.follows),
+        refreshes=tuple(job for job in found if job.follows),
         config_map=await _config_map(api, owner),
         policy=policy,
     )

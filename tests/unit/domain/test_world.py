@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import names
+from modelweights_operator.domain import names, policies
 from modelweights_operator.domain.placement import least_available
 from tests.unit.domain.machine import WorldMachine, pick
 from tests.unit.domain.samples import DIGEST_A, DIGEST_B, OWNER_UID, make_spec
@@ -18,12 +18,13 @@ NODE_NAMES = ["node-a", "node-b", "node-c", "node-d"]
 LABEL = names.node_label(OWNER_UID, DIGEST_A)
 
 specs = st.builds(
-    lambda threads, need, cap, canaries, suspend: make_spec(
-        prefetch={"numThreads": threads},
+    lambda threads, warm, need, cap, canaries, suspend: make_spec(
+        prefetch={"numThreads": threads, **warm},
         placement={"minAvailableNodes": need, "maxConcurrentNodes": cap, "canaryNodes": canaries},
         suspend=suspend,
     ),
     st.integers(1, 2),
+    st.sampled_from([{}, {"refreshIntervalSeconds": 300}, {"refreshIntervalSeconds": 300, "policy": "Required"}]),
     st.sampled_from([1, 2, 3, "1%", "60%", "100%"]),
     st.integers(1, 3),
     st.integers(0, 2),
@@ -78,9 +79,21 @@ class Cluster(WorldMachine):
             self.cut_off |= {job.name for job in self.world.jobs.values() if job.node_name == name}
 
     @precondition(lambda self: self.world.jobs)
-    @rule(which=pick, exit_code=st.sampled_from([0, 0, 0, 10, 30, 137]))
-    def job_ends(self, which: int, exit_code: int) -> None:
-        self.world.end_job(self.job(which).name, exit_code)
+    @rule(which=pick, exit_code=st.sampled_from([0, 0, 0, 10, 30, 137]), resident=st.sampled_from([99.0, 61.0]))
+    def job_ends(self, which: int, exit_code: int, resident: float) -> None:
+        self.world.end_job(self.job(which).name, exit_code, resident)
+
+    @precondition(lambda self: self.world.nodes)
+    @rule()
+    def all_is_staged_and_cools(self) -> None:
+        for _ in range(12):
+            self.world.cycle()
+            for name in list(self.world.jobs):
+                self.world.end_job(name, 0)
+            self.world.collect()
+        self.world.pass_time(700)
+        self.world.cycle()
+        self.planned = True
 
     @rule()
     def status_is_lost(self) -> None:
@@ -129,6 +142,18 @@ class Cluster(WorldMachine):
             assert all(entry.state == "Ready" for entry in status.nodes.values())
             assert {entry.staging_digest for entry in status.nodes.values()} == {digest}
             assert len({entry.manifest_digest for entry in status.nodes.values()}) == 1
+
+    @invariant()
+    def no_two_refreshes_follow_the_same_measurement_on_a_node(self) -> None:
+        followed = Counter((job.node_uid, job.follows) for job in self.world.jobs.values() if job.follows)
+        assert all(count == 1 for count in followed.values())
+
+    @invariant()
+    def who_lost_its_pages_still_holds_the_checkpoint(self) -> None:
+        for name, entry in self.world.status.nodes.items():
+            if entry.reason == policies.RESIDENCY_LOST:
+                assert entry.manifest_digest
+                assert self.world.spec.prefetch.policy == "Required" or not self.planned, name
 
     @invariant()
     def labels_lead_to_proven_files(self) -> None:

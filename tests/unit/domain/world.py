@@ -9,8 +9,18 @@ from datetime import datetime, timedelta
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import names
 from modelweights_operator.domain.plan import Plan, make_plan
-from modelweights_operator.domain.snapshot import EngineConfigMap, Node, Snapshot, StagingJob
-from tests.unit.domain.samples import DIGEST_A, NOW, POLICY, failure_text, make_node, make_owner, make_spec, report_text
+from modelweights_operator.domain.snapshot import ContainerState, EngineConfigMap, Node, Snapshot, StagingJob
+from tests.unit.domain.samples import (
+    DIGEST_A,
+    NOW,
+    POLICY,
+    failure_text,
+    make_node,
+    make_owner,
+    make_pod,
+    make_spec,
+    report_text,
+)
 
 
 @dataclass
@@ -41,7 +51,9 @@ class World:
         """Plan and apply; with fewer steps the operator dies in between."""
         owner = make_owner(self.spec, self.status, generation=self.generation, retry=self.retry)
         nodes = tuple(self.nodes.values())
-        plan = make_plan(Snapshot(owner, nodes, tuple(self.jobs.values()), self.config_map, POLICY), self.now)
+        staging = tuple(job for job in self.jobs.values() if not job.follows)
+        refreshes = tuple(job for job in self.jobs.values() if job.follows)
+        plan = make_plan(Snapshot(owner, nodes, staging, self.config_map, POLICY, refreshes=refreshes), self.now)
         effects = [self._delete, self._create, self._record, self._label, self._publish, self._write, self._finish]
         for effect in effects[:steps]:
             effect(plan)
@@ -61,7 +73,8 @@ class World:
                 node_uid=notes[names.NODE_UID_ANNOTATION],
                 staging_digest=notes[names.STAGING_DIGEST_ANNOTATION],
                 boot_id=notes[names.BOOT_ID_ANNOTATION],
-                round=int(notes[names.ROUND_ANNOTATION]),
+                round=int(notes.get(names.ROUND_ANNOTATION, "0")),
+                follows=notes.get(names.FOLLOWS_ANNOTATION, ""),
                 created_at=self.now,
                 source_digest=notes.get(names.SOURCE_DIGEST_ANNOTATION, ""),
                 revision=notes.get(names.REVISION_ANNOTATION, ""),
@@ -99,12 +112,21 @@ class World:
         """Let the garbage collector end its work."""
         self.jobs = {name: job for name, job in self.jobs.items() if not job.deleting}
 
-    def end_job(self, name: str, exit_code: int) -> None:
-        """End a running Job: with the digest of the node's files, or with a failure."""
+    def end_job(self, name: str, exit_code: int, resident_percent: float = 99.0) -> None:
+        """End a running Job: with the digest of the node's files, with what it left warm, or with a failure."""
         job = self.jobs[name]
         if job.state != "Active" or job.deleting:
             return
         good = exit_code == 0
+        if job.follows:
+            report = (
+                report_text(step="refresh", residentPercent=resident_percent)
+                if good
+                else failure_text("Gone", exit_code)
+            )
+            pod = make_pod(ContainerState("refresh", exit_code=exit_code, message=report))
+            self.jobs[name] = replace(job, state="Complete" if good else "Failed", finished_at=self.now, pods=(pod,))
+            return
         text = report_text(manifestDigest=self.files[job.node_name]) if good else failure_text("Broken", exit_code)
         self.jobs[name] = replace(job, state="Complete" if good else "Failed", finished_at=self.now, result=text)
 
