@@ -46,9 +46,15 @@ async def _make_reconciler(memo: kopf.Memo) -> Reconciler:
     lift_pods, label_nodes = await rights.check(memo.api)
     if not lift_pods:
         _log.warning("no right to patch pods: waiting pods are not started (chart: gate.enabled)")
+    startup_taint = memo.settings.startup_taint and label_nodes
+    if memo.settings.startup_taint and not label_nodes:
+        _log.warning("no right to patch nodes: the startup taint stays on them")
+    label_nodes = label_nodes and memo.settings.label_nodes
     if not label_nodes:
         _log.warning("no right to patch nodes: pods are bound to the nodes that are ready at the time of the lift")
-    return Reconciler(memo.api, memo.settings, lift_pods=lift_pods, label_nodes=label_nodes)
+    return Reconciler(
+        memo.api, memo.settings, lift_pods=lift_pods, label_nodes=label_nodes, startup_taint=startup_taint
+    )
 
 
 @kopf.on.login()

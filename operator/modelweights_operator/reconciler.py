@@ -20,11 +20,13 @@ from modelweights_operator.domain import failures, gate, names, required
 from modelweights_operator.domain.memory import Residents
 from modelweights_operator.domain.plan import Event, Plan, make_plan
 from modelweights_operator.domain.snapshot import Node, Policy, Snapshot, StagingJob, StagingPod
+from modelweights_operator.domain.startup_taint import selector_of
 from modelweights_operator.domain.turns import Turns
 from modelweights_operator.kube import apply, convert, gather, paths
 from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
 from modelweights_operator.kube.informer import Informer, Item
 from modelweights_operator.kube.queue import WorkQueue
+from modelweights_operator.kube.startup_taints import StartupTaints
 from modelweights_operator.settings import Settings
 
 Key = tuple[str, str]
@@ -43,6 +45,7 @@ class Reconciler:
         settings: Settings of the operator.
         lift_pods: Whether the right to patch pods is there; without it gates stay shut.
         label_nodes: Whether the right to patch nodes is there; without it lifts name nodes.
+        startup_taint: Whether the startup taint is taken off nodes that are staged.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Reconciler:
         *,
         lift_pods: bool,
         label_nodes: bool,
+        startup_taint: bool = False,
     ) -> None:
         self._api, self._lift_pods = api, lift_pods
         self._quiet_seconds = settings.quiet_seconds
@@ -71,6 +75,7 @@ class Reconciler:
         self._keys: dict[str, Key] = {}
         self._nodes: dict[str, Node] = {}
         self._nodes_complete = asyncio.Event()
+        self._taints = StartupTaints(api, self._nodes, enabled=startup_taint)
         self._told: dict[str, str] = {}
         self._watchdog = Watchdog(settings.quiet_seconds)
         self._jobs = Informer(
@@ -111,6 +116,7 @@ class Reconciler:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._models.close()
         await self._gates.close()
+        await self._taints.close()
 
     def is_ready(self) -> bool:
         """Whether every informer has its first list, and kopf has told of every node."""
@@ -146,6 +152,7 @@ class Reconciler:
         """A node came or changed. What staging doesn't care for, as heartbeats, wakes nobody."""
         former = self._nodes.get(node.name)
         self._nodes[node.name] = node
+        self._taints.wake()
         if former is None or _without_our_labels(former) != _without_our_labels(node):
             self._wake_all()
             return
@@ -194,6 +201,7 @@ class Reconciler:
         if snapshot is None:
             self._turns.forget("/".join(key))
             self._stuck.pop(key, None)
+            self._taints.wake()
             await self._sweep_labels()
             return None
         if snapshot.owner.deleting:
@@ -207,6 +215,7 @@ class Reconciler:
         if write_refusal:
             plan = make_plan(replace(snapshot, refusals=refusals, write_refusal=write_refusal), now)
         await apply.apply(self._api, snapshot, plan, now)
+        self._taints.note(selector_of(snapshot.owner, plan))
         self._wake_gates(key)
         return plan.again_after_seconds
 
@@ -327,6 +336,7 @@ class Reconciler:
             self._models.wake((item["namespace"], item["name"]))
         for pod in self._gated.values():
             self._gates.wake((pod.namespace, pod.name))
+        self._taints.wake()
         await self._sweep_labels()
 
 

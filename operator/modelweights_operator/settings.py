@@ -27,6 +27,8 @@ class Settings:
         storage_classes: Where fetched files may go.
         fetch: How they are fetched.
         memory_budget: What warm checkpoints may take of a node's memory together: bytes, or percent with its sign.
+        label_nodes: Whether nodes are labelled with what they hold.
+        startup_taint: Whether the startup taint is taken off nodes that are staged.
     """
 
     loader_image: str
@@ -37,6 +39,8 @@ class Settings:
     storage_classes: tuple[StorageClass, ...] = ()
     fetch: FetchSettings = field(default_factory=FetchSettings)
     memory_budget: str = ""
+    label_nodes: bool = True
+    startup_taint: bool = False
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
@@ -65,6 +69,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         storage_classes=fetch_settings.read_storage_classes(environment),
         fetch=fetch_settings.read_fetch(environment),
         memory_budget=_memory_budget(environment.get("MODELWEIGHTS_NODE_MEMORY_BUDGET", "")),
+        label_nodes=_switch(environment, "MODELWEIGHTS_NODE_LABELS", default=True),
+        startup_taint=_switch(environment, "MODELWEIGHTS_STARTUP_TAINT", default=False),
     )
 
 
@@ -81,6 +87,13 @@ def _memory_budget(text: str) -> str:
             f"MODELWEIGHTS_NODE_MEMORY_BUDGET is {text!r} (nodeMemory.budget): percent from 1% to 100%, or bytes such as 500Gi"
         )
     return str(size_bytes)
+
+
+def _switch(environment: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = environment.get(name, str(default).lower())
+    if text not in ("true", "false"):
+        raise SettingsError(f"{name} is {text!r}: true or false")
+    return text == "true"
 
 
 def _number(environment: Mapping[str, str], name: str, default: int, at_most: int = 10**9) -> int:

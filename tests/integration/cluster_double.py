@@ -4,6 +4,7 @@ A stand-in: no container runs here, and what a kubelet really writes is seen in 
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -54,11 +55,13 @@ class Team:
     def node_name(self, name: str) -> str:
         return f"{self.namespace}-{name}"
 
-    def add_node(self, name: str, boot: str = "boot-1") -> str:
+    def add_node(self, name: str, boot: str = "boot-1", taints: Sequence[Json] = ()) -> str:
         """A ready node; its name."""
         full = self.node_name(name)
         labels = {"team": self.namespace, "kubernetes.io/hostname": f"host-{full}"}
-        self.admin.create("/api/v1/nodes", {"metadata": {"name": full, "labels": labels}})
+        self.admin.create(
+            "/api/v1/nodes", {"metadata": {"name": full, "labels": labels}, "spec": {"taints": list(taints)}}
+        )
         self.boot_node(name, boot)
         return full
 

@@ -40,6 +40,7 @@ class OperatorProcess:
             "MODELWEIGHTS_LOADER_IMAGE": "loader:test",
             "MODELWEIGHTS_HOST_PATH_ROOTS": "/models",
             "MODELWEIGHTS_HEALTH_PORT": str(self._port),
+            "MODELWEIGHTS_STARTUP_TAINT": "true",
             "MODELWEIGHTS_STORAGE_CLASSES": json.dumps(STORAGE_CLASSES),
             "MODELWEIGHTS_FETCH": json.dumps({"maxConcurrentPerHost": 2}),
         }

@@ -10,11 +10,13 @@ from modelweights_operator.domain import gate, names
 from modelweights_operator.kube import convert
 from tests.cluster.api import ApiServer
 from tests.integration.client import Kube, core_path
+from tests.integration.conftest import SYSTEM, render
 from tests.json_client import MERGE, STRATEGIC, Json, RefusedError
 from tests.polling import poll
 
 DIGEST = "sha256:" + "a" * 64
 GATE = {"name": "modelweights.io/staged"}
+STARTUP = "modelweights.io/unstaged"
 OTHER_GATE = {"name": "example.com/quota"}
 ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["x"]}]}
 RACK = {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}
@@ -231,6 +233,40 @@ def test_no_taint_may_be_added(admin: Kube, account: Kube, node: str, taint: str
 def test_a_taint_may_not_be_exchanged_for_the_startup_taint(admin: Kube, account: Kube, node: str) -> None:
     swapped = [*taints_of(admin, node, without="team"), {"key": "modelweights.io/unstaged", "effect": "NoExecute"}]
     assert "may be taken off" in is_denied(account, f"/api/v1/nodes/{node}", {"spec": {"taints": swapped}})
+
+
+def test_the_startup_taint_may_not_be_changed(admin: Kube, account: Kube, node: str) -> None:
+    changed = [*taints_of(admin, node, without=STARTUP), {"key": STARTUP, "effect": "NoExecute"}]
+    assert "may be taken off" in is_denied(account, f"/api/v1/nodes/{node}", {"spec": {"taints": changed}})
+
+
+@pytest.mark.parametrize(
+    ("release", "settings", "denied"),
+    [
+        ("labels", ["startupTaint.enabled=false"], {"taint": "a node's taints may not be changed", "label": ""}),
+        (
+            "taints",
+            ["startupTaint.enabled=true", "nodeLabels.enabled=false"],
+            {"taint": "", "label": "a node's labels may not be changed"},
+        ),
+    ],
+)
+def test_what_is_not_enabled_is_denied(
+    server: ApiServer, admin: Kube, node: str, release: str, settings: list[str], denied: dict[str, str]
+) -> None:
+    server.kubectl("apply", "--server-side", "-f", "-", input=render(release, "crds.enabled=false", *settings))
+    user, path = Kube(server.kubeconfig_for_service_account(SYSTEM, release)), f"/api/v1/nodes/{node}"
+    cordon = {"spec": {"unschedulable": True}}
+    poll("its policy is active", lambda: is_denied(user, path, cordon))
+    changes: dict[str, Json] = {
+        "taint": {"spec": {"taints": taints_of(admin, node, without=STARTUP)}},
+        "label": {"metadata": {"labels": {"staged.modelweights.io/new": "a"}}},
+    }
+    for what, message in denied.items():
+        if message:
+            assert message in is_denied(user, path, changes[what])
+        else:
+            user.patch(f"{path}?dryRun=All", changes[what])
 
 
 def test_another_user_with_the_same_rights_is_not_touched(server: ApiServer, admin: Kube, node: str) -> None:

@@ -208,6 +208,21 @@ def test_the_roots_of_storage_classes_are_prepared_and_settings_reach_the_operat
     settings = from_environment(environment)
     assert settings.storage_classes == (StorageClass("nvme", root="/data"), StorageClass("t", claim="c"))
     assert settings.fetch == FetchSettings()
+    assert (settings.label_nodes, settings.startup_taint) == (True, False)
+    assert {"key": "modelweights.io/unstaged", "operator": "Exists"} in found["DaemonSet"]["tolerations"]
+
+
+def test_what_nodes_are_patched_for_reaches_the_operator() -> None:
+    """The right is one and the same: which of the two it is for, the settings say."""
+    manifests = yaml.safe_load_all(render("x", "nodeLabels.enabled=false", "startupTaint.enabled=true"))
+    kinds = {(each["kind"], each["metadata"]["name"]): each for each in manifests if each}
+    (container,) = kinds["Deployment", "x"]["spec"]["template"]["spec"]["containers"]
+    settings = from_environment({each["name"]: each["value"] for each in container["env"]})
+    assert (settings.label_nodes, settings.startup_taint) == (False, True)
+    assert ("ClusterRole", "x-node-labels") not in kinds
+    assert kinds["ClusterRole", "x-startup-taint"]["rules"] == [
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]}
+    ]
 
 
 def test_certificates_reach_the_operator_as_they_are(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $features := list "core" -}}
 {{- if .Values.gate.enabled }}{{ $features = append $features "gate" }}{{ end -}}
 {{- if .Values.nodeLabels.enabled }}{{ $features = append $features "node-labels" }}{{ end -}}
+{{- if .Values.startupTaint.enabled }}{{ $features = append $features "startup-taint" }}{{ end -}}
 {{- join "," $features -}}
 {{- end -}}
 

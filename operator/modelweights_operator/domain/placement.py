@@ -24,12 +24,12 @@ _TRANSIENT_PREFIXES: Final = (
     "node.cloudprovider.kubernetes.io/",
     "ToBeDeletedByClusterAutoscaler",
 )
-_STARTUP_TAINT: Final = "modelweights.io/unstaged"
+STARTUP_TAINT: Final = "modelweights.io/unstaged"
 
 
 def tolerations(placement: Placement) -> tuple[Toleration, ...]:
     """The tolerations of staging pods: the resource's and the default ones."""
-    return (*placement.tolerations, *DEFAULT_TOLERATIONS, Toleration(key=_STARTUP_TAINT, operator="Exists"))
+    return (*placement.tolerations, *DEFAULT_TOLERATIONS, Toleration(key=STARTUP_TAINT, operator="Exists"))
 
 
 def selects(placement: Placement, node: Node) -> bool:

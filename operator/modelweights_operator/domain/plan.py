@@ -61,6 +61,8 @@ class Plan:
         events: Events on transitions.
         waits: For which nodes and hosts it waits, that others fetch on and from.
         again_after_seconds: When to look again though nothing happened; None for never.
+        stuck: Names of nodes on which nothing moves until someone acts.
+        halted: Whether nothing moves anywhere: it is suspended, or has a fault of its own.
     """
 
     status: api.Status
@@ -73,6 +75,8 @@ class Plan:
     events: tuple[Event, ...] = ()
     waits: tuple[Fetch, ...] = ()
     again_after_seconds: float | None = None
+    stuck: frozenset[str] = frozenset()
+    halted: bool = False
 
 
 def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
@@ -133,6 +137,8 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
         finished_jobs=tuple(name for decision in decisions.values() for name in decision.finished_jobs),
         waits=tuple(admitted.waits),
         again_after_seconds=_again(decisions, admitted.again_after_seconds),
+        stuck=_stuck(decisions, entries, canary.explain(trial, entries)),
+        halted=spec.suspend,
     )
     return replace(plan, events=_events(snapshot, status))
 
@@ -189,7 +195,7 @@ def _stopped(snapshot: Snapshot, problem: tuple[str, str], now: datetime) -> Pla
     new = _status(snapshot, facts, known, status.nodes, now, counted=status.summary.counted).model_copy(update=kept)
     jobs = tuple(job.name for job in (*snapshot.jobs, *snapshot.refreshes) if not job.deleting)
     labels = _labels(snapshot, holding)
-    return Plan(status=new, delete_jobs=jobs, label_nodes=labels, events=_events(snapshot, new))
+    return Plan(status=new, delete_jobs=jobs, label_nodes=labels, events=_events(snapshot, new), halted=True)
 
 
 # --- nodes and Jobs ---------------------------------------------------------------------------------------------------
@@ -318,6 +324,14 @@ def _assess(
         canary=stopped,
         no_nodes_hint=_no_nodes_hint(snapshot, spec),
         suspended=spec.suspend,
+    )
+
+
+def _stuck(
+    decisions: Mapping[str, policies.NodeDecision], entries: Mapping[str, api.NodeStatus], stopped: str
+) -> frozenset[str]:
+    return frozenset(
+        name for name, entry in entries.items() if decisions[name].blocked or (stopped and entry.reason == canary.WAITS)
     )
 
 

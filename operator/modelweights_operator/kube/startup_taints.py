@@ -1,0 +1,109 @@
+"""Takes the startup taint off nodes that are staged. Made and fed by the reconciler.
+
+What a plan said of each ModelWeights is kept here. That none is missing, and none older than its spec, is asked of the API
+server each time: a taint never goes on a guess.
+"""
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from modelweights_operator import errors
+from modelweights_operator.api.v1alpha1 import API_VERSION, KIND
+from modelweights_operator.domain import placement, startup_taint
+from modelweights_operator.domain.plan import Event
+from modelweights_operator.domain.snapshot import Node
+from modelweights_operator.domain.startup_taint import Selector
+from modelweights_operator.kube import apply, paths
+from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
+from modelweights_operator.kube.queue import WorkQueue
+
+_UNPLANNED_SECONDS: Final = 2.0
+"""One that no plan told of yet is planned soon."""
+_ALL: Final = "startup taints"
+
+_log = logging.getLogger(__name__)
+
+
+class StartupTaints:
+    """Looks at all nodes with the taint whenever something changed.
+
+    Args:
+        api: The connection.
+        nodes: All nodes by their name; kept true by the reconciler.
+        enabled: Whether the administrator wants it, and the right is there.
+    """
+
+    def __init__(self, api: Api, nodes: Mapping[str, Node], *, enabled: bool) -> None:
+        self._api, self._nodes, self._enabled = api, nodes, enabled
+        self._models: dict[str, Selector] = {}
+        self._clocks: startup_taint.Clocks = {}
+        self._queue: WorkQueue[str] = WorkQueue(self._look, concurrency=1)
+
+    def note(self, model: Selector) -> None:
+        """What the latest plan said of a ModelWeights."""
+        if self._enabled and self._models.get(model.uid) != model:
+            self._models[model.uid] = model
+            self.wake()
+
+    def wake(self) -> None:
+        """A node or a ModelWeights came, changed or went."""
+        if self._enabled and any(map(startup_taint.is_tainted, self._nodes.values())):
+            self._queue.wake(_ALL)
+
+    async def close(self) -> None:
+        """Finish the write at hand."""
+        await self._queue.close()
+
+    async def _look(self, _: str) -> float | None:
+        listed = await self._api.get(paths.ALL_MODELWEIGHTS, accept=METADATA_ONLY)
+        living = [item["metadata"] for item in listed.get("items") or [] if "deletionTimestamp" not in item["metadata"]]
+        uids = {metadata["uid"] for metadata in living}
+        self._models = {uid: model for uid, model in self._models.items() if uid in uids}
+        if any(self._generation(metadata["uid"]) != metadata.get("generation", 0) for metadata in living):
+            return _UNPLANNED_SECONDS
+        now = datetime.now(UTC)
+        found = startup_taint.decide(list(self._nodes.values()), self._models.values(), self._clocks, now)
+        self._clocks = found.clocks
+        for name, overdue in found.free.items():
+            if await self._free(self._nodes[name]):
+                for model in overdue:
+                    await self._tell(model, name, now)
+        return found.again_after_seconds
+
+    def _generation(self, uid: str) -> int:
+        model = self._models.get(uid)
+        return model.generation if model is not None else -1
+
+    async def _free(self, node: Node) -> bool:
+        """Take the taint off; bound to the version that was read, since taints are written as a whole."""
+        listed = await self._api.get(paths.NODES, fieldSelector=f"metadata.name={node.name}")
+        body: Json | None = next(iter(listed.get("items") or []), None)
+        if body is None or body["metadata"]["uid"] != node.uid:
+            return False
+        taints = body["spec"].get("taints") or []
+        left = [taint for taint in taints if taint["key"] != placement.STARTUP_TAINT]
+        if left == taints:
+            return False
+        metadata = {"resourceVersion": body["metadata"]["resourceVersion"]}
+        try:
+            await self._api.patch(paths.node(node.name), {"metadata": metadata, "spec": {"taints": left or None}})
+        except errors.NotFoundError:
+            return False
+        _log.info("node %s: startup taint taken off", node.name)
+        return True
+
+    async def _tell(self, model: Selector, node: str, now: datetime) -> None:
+        involved = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": model.namespace,
+            "name": model.name,
+            "uid": model.uid,
+        }
+        message = (
+            f"node {node} lost the taint {placement.STARTUP_TAINT} without being staged: nothing has moved there for "
+            f"{startup_taint.STUCK_SECONDS / 60:.0f} minutes"
+        )
+        await apply.post_event(self._api, involved, Event("Warning", "StartupTaintRemoved", message), now)
