@@ -218,7 +218,8 @@ class Team:
     def _pod(self, job: Json, text: str, code: int) -> None:
         name = self._make_pod(job)
         ended = {"exitCode": code, "message": text, "startedAt": now(), "finishedAt": now()}
-        container = {"name": "report", "image": "x", "imageID": "x", "ready": False, "restartCount": 0}
+        step = job["spec"]["template"]["spec"]["containers"][0]["name"]
+        container = {"name": step, "image": "x", "imageID": "x", "ready": False, "restartCount": 0}
         status = {
             "phase": "Failed" if code else "Succeeded",
             "containerStatuses": [{**container, "state": {"terminated": ended}}],

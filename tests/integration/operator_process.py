@@ -42,6 +42,7 @@ class OperatorProcess:
             "MODELWEIGHTS_HEALTH_PORT": str(self._port),
             "MODELWEIGHTS_STARTUP_TAINT": "true",
             "MODELWEIGHTS_STORAGE_CLASSES": json.dumps(STORAGE_CLASSES),
+            "MODELWEIGHTS_NODE_MEMORY_BUDGET": "80%",
             "MODELWEIGHTS_FETCH": json.dumps({"maxConcurrentPerHost": 2}),
         }
         self._process: subprocess.Popen[bytes] | None = None

@@ -31,6 +31,14 @@ def test_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "budget"),
+    [("", ""), ("1%", "1%"), ("80%", "80%"), ("100%", "100%"), ("4Ki", "4096"), ("500000000000", "500000000000")],
+)
+def test_the_budget_of_a_nodes_memory_is_percent_or_bytes(text: str, budget: str) -> None:
+    assert from_environment({**IMAGE, "MODELWEIGHTS_NODE_MEMORY_BUDGET": text}).memory_budget == budget
+
+
+@pytest.mark.parametrize(
     ("variable", "value"),
     [
         ("MODELWEIGHTS_LOADER_IMAGE", ""),
@@ -46,6 +54,11 @@ def test_all_of_them() -> None:
         ("MODELWEIGHTS_HEALTH_PORT", "²"),
         ("MODELWEIGHTS_HEALTH_PORT", "65536"),
         ("MODELWEIGHTS_QUIET_SECONDS", ""),
+        ("MODELWEIGHTS_NODE_MEMORY_BUDGET", "0%"),
+        ("MODELWEIGHTS_NODE_MEMORY_BUDGET", "101%"),
+        ("MODELWEIGHTS_NODE_MEMORY_BUDGET", "0"),
+        ("MODELWEIGHTS_NODE_MEMORY_BUDGET", "-1"),
+        ("MODELWEIGHTS_NODE_MEMORY_BUDGET", "most"),
     ],
 )
 def test_a_wrong_setting_is_named(variable: str, value: str) -> None:

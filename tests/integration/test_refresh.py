@@ -1,0 +1,143 @@
+"""Refreshes of the page cache on a real API server; the test plays the Job controller, and turns the clock back in the status."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.client import core_path, job_path, model_path
+from tests.integration.cluster_double import Team, failure, report
+from tests.integration.operator_process import OperatorProcess
+from tests.json_client import Json
+from tests.polling import poll
+
+LONG_AGO = "2026-03-01T12:00:00Z"
+EVERY_FIVE_MINUTES = {"refreshIntervalSeconds": 300}
+
+
+@pytest.fixture(scope="module")
+def operator(account_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    """One that the tests may kill."""
+    with OperatorProcess(account_kubeconfig, tmp_path_factory.mktemp("operator") / "log") as operator:
+        yield operator
+        assert "Traceback" not in operator.log()
+
+
+@pytest.fixture
+def warm(team: Team, operator: OperatorProcess) -> Team:
+    """A node on which `llama` was staged."""
+    assert operator.probe("healthz") == 200
+    team.add_node("a")
+    return team
+
+
+def stage(team: Team, *, policy: str = "BestEffort", name: str = "llama", resident_bytes: int = 1000) -> None:
+    team.create_model(name, prefetch={**EVERY_FIVE_MINUTES, "policy": policy})
+    team.end(team.wait_for_job("a"), report(residentBytes=resident_bytes))
+    team.wait_for("Ready", "True", name=name)
+    poll("the staging Job goes", lambda: not team.admin.items(job_path(team.namespace)))
+
+
+def entry(team: Team) -> Json:
+    found: Json = team.model()["status"]["nodes"][team.node_name("a")]
+    return found
+
+
+def let_time_pass(team: Team) -> None:
+    """Have the status say that it was measured long ago."""
+    status = {"nodes": {team.node_name("a"): {"measuredAt": LONG_AGO}}}
+    team.admin.patch(f"{model_path(team.namespace, 'llama')}/status", {"status": status})
+
+
+def measured(percent: float) -> str:
+    figures = {"sizeBytes": 1000, "residentBytes": int(10 * percent), "residentPercent": percent}
+    return json.dumps({"step": "refresh", "exitCode": 0, "message": "read 1 MiB", **figures})
+
+
+def arguments(job: Json) -> list[str]:
+    words: list[str] = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    return words
+
+
+def test_what_cooled_is_warmed_while_the_node_stays_ready(warm: Team) -> None:
+    stage(warm)
+    assert entry(warm)["measuredAt"]
+    assert warm.jobs() == []
+    let_time_pass(warm)
+    job = warm.wait_for_job("a")
+    assert job["metadata"]["name"].startswith("refresh-llama-")
+    assert {"--expect-size", "--expect-files", "--pages"} <= set(arguments(job))
+    assert warm.conditions()["Ready"] == ("True", "AllNodesReady")
+    warm.end(job, measured(99.0))
+    poll("the result is noted", lambda: entry(warm)["residentBytes"] == 990)
+    assert entry(warm)["measuredAt"] > LONG_AGO
+    poll("the Job goes", lambda: not warm.admin.items(job_path(warm.namespace)))
+    assert warm.conditions()["Ready"] == ("True", "AllNodesReady")
+
+
+def test_with_required_a_node_that_stays_cold_is_not_ready_and_nothing_else_is_taken_away(warm: Team) -> None:
+    stage(warm, policy="Required")
+    labels = warm.staged_labels("a")
+    settings = warm.admin.get(core_path(warm.namespace, "configmaps", "llama"))
+    let_time_pass(warm)
+    warm.end(warm.wait_for_job("a"), measured(61.0))
+    said = warm.wait_for("Ready", "False", "ResidencyLost")
+    assert "61.0 % of the weights are in the page cache" in said
+    assert warm.conditions()["Available"] == ("True", "NodesStaged")
+    assert warm.staged_labels("a") == labels
+    assert warm.admin.get(core_path(warm.namespace, "configmaps", "llama")) == settings
+    let_time_pass(warm)
+    warm.end(warm.wait_for_job("a"), measured(99.0))
+    warm.wait_for("Ready", "True")
+
+
+def test_files_that_are_gone_are_staged_again(warm: Team) -> None:
+    stage(warm)
+    let_time_pass(warm)
+    warm.end(warm.wait_for_job("a"), failure("MissingShard"))
+    job = poll("a staging Job", lambda: next(iter(staging_jobs(warm)), None))
+    assert warm.conditions()["Available"][0] == "True"
+    warm.end(job, report())
+    warm.wait_for("Ready", "True")
+
+
+def staging_jobs(team: Team) -> list[Json]:
+    return [job for job in team.jobs() if job["metadata"]["name"].startswith("stage-")]
+
+
+def test_removed_by_hand_or_by_a_reboot_and_with_the_operator_killed_there_is_never_a_second(
+    warm: Team, operator: OperatorProcess
+) -> None:
+    stage(warm)
+    version = warm.admin.get(job_path(warm.namespace))["metadata"]["resourceVersion"]
+    let_time_pass(warm)
+    first = warm.wait_for_job("a")
+    operator.kill()
+    operator.start()
+    warm.admin.delete(job_path(warm.namespace, first["metadata"]["name"]), propagationPolicy="Background")
+    again = poll(
+        "the Job is made anew",
+        lambda: next((job for job in warm.jobs() if job["metadata"]["uid"] != first["metadata"]["uid"]), None),
+    )
+    assert again["metadata"]["name"] == first["metadata"]["name"]
+    events = warm.admin.history(job_path(warm.namespace), version)
+    assert len([event for event in events if event["type"] == "ADDED"]) == 2
+    warm.boot_node("a", "boot-2")
+    poll("a staging Job in its place", lambda: staging_jobs(warm))
+    assert [job["metadata"]["name"][:6] for job in warm.jobs()] == ["stage-"]
+    warm.stage("a")
+    warm.wait_for("Ready", "True")
+
+
+def test_what_another_holds_is_no_longer_there_to_be_taken(warm: Team) -> None:
+    status = {"capacity": {"memory": "10000Ki"}}
+    warm.admin.patch(f"/api/v1/nodes/{warm.node_name('a')}/status", {"status": status})
+    stage(warm, resident_bytes=2_000_000)
+    warm.create_model("other")
+    job = warm.wait_for_job("a")
+    (prefetch,) = [each for each in job["spec"]["template"]["spec"]["initContainers"] if each["name"] == "prefetch"]
+    # 80 % of 10,000 KiB, less what llama holds.
+    assert f"--max-resident={8_192_000 - 2_000_000}" in prefetch["args"]
+    why = next(word for word in prefetch["args"] if word.startswith("--max-resident-because="))
+    assert f"{warm.namespace}/llama holds 1.91Mi" in why
