@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tests.bench import apply_to_ready, cold_pages, fetch, headers, load, prefetch, startup, validate
+from tests.bench import apply_to_ready, cold_pages, fetch, headers, load, node_pressure, prefetch, startup, validate
 from tests.bench.figures import say, write_result
 from tests.bench.processes import BenchmarkError
 from tests.bench.render import DOCUMENTS, format_result, render
@@ -24,6 +24,7 @@ class Benchmark(NamedTuple):
 
 
 STAGING: Final = Benchmark(apply_to_ready.add_arguments, apply_to_ready.run, "from apply to Ready, on a cluster")
+PRESSURE: Final = Benchmark(node_pressure.add_arguments, node_pressure.run, "what the kubelet counts, on a cluster")
 LOADER: Final = {
     "startup": Benchmark(startup.add_arguments, startup.run, "start-up time of each command"),
     "fetch": Benchmark(fetch.add_arguments, fetch.run, "fetch beside rclone and the plain library"),
@@ -43,7 +44,7 @@ def main() -> int:
     if arguments.command == "render":
         render(arguments.figures)
         return 0
-    chosen = {"staging": STAGING, **LOADER}
+    chosen = {"staging": STAGING, "node-pressure": PRESSURE, **LOADER}
     names = {"loader": list(LOADER), "all": list(chosen)}.get(arguments.command, [arguments.command])
     failed = [name for name in names if not _run(name, chosen[name], arguments, alone=len(names) == 1)]
     return 1 if failed else 0
@@ -52,7 +53,7 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, benchmark in {"staging": STAGING, **LOADER}.items():
+    for name, benchmark in {"staging": STAGING, "node-pressure": PRESSURE, **LOADER}.items():
         command = commands.add_parser(name, help=benchmark.summary)
         _add_places(command)
         benchmark.add_arguments(command)

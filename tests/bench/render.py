@@ -10,7 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench import apply_to_ready, cold_pages, fetch, headers, load, prefetch_tables, startup, validate
+from tests.bench import (
+    apply_to_ready,
+    cold_pages,
+    fetch,
+    headers,
+    load,
+    node_pressure,
+    prefetch_tables,
+    startup,
+    validate,
+)
 from tests.bench.figures import describe_result
 
 DOCUMENTS: Final = (Path("docs/benchmarks.md"), Path("docs/tuning.md"))
@@ -24,6 +34,7 @@ MAKERS: Final[dict[str, Tables]] = {
     "load": load.make_tables,
     "startup": startup.make_tables,
     "cold-pages": cold_pages.make_tables,
+    "node-pressure": node_pressure.make_tables,
 }
 _MARKED: Final = re.compile(
     r"(?P<start><!-- table (?P<name>[^>]+) -->\n).*?(?P<end>^<!-- end -->$)", re.DOTALL | re.MULTILINE

@@ -1,13 +1,13 @@
 """1 GiB on one node: the settings that reach the process, what is resident afterwards, and what it costs the node."""
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
 
+from tests import node_page_cache
 from tests.e2e.objects import RESTRICTED, model_weights, models_mount, models_volume, stand_in_pod
 from tests.e2e.processes import FrozenStep, freeze_step
 from tests.e2e.site import Site
@@ -37,7 +37,7 @@ class Staged:
 def staged(site: Site, module_namespace: str, big: str) -> Staged:
     """Staged from a cold cache with settings that are nobody's default, and each step held for a look at it."""
     node = site.cluster.gpu_nodes[0]
-    _drop_from_cache(site, node, big)
+    node_page_cache.drop(site.cluster, node, big, SIZE_BYTES / 100)
     before = _working_sets(site, node, datetime.now(UTC))
     prefetch, validation = {"numThreads": 3, "blockSize": "4Mi"}, {"engine": {"queueSize": 2}}
     with ThreadPoolExecutor(2) as pool, freeze_step(site.cluster, node, "validate", big, pool) as validating:
@@ -48,7 +48,7 @@ def staged(site: Site, module_namespace: str, big: str) -> Staged:
             first = prefetching()
         second = validating()
     model = site.await_condition(module_namespace, "big", seconds=120)
-    resident = _resident_bytes(site, node, big)
+    resident = node_page_cache.resident_bytes(site.cluster, node, big)
     poll("the staging pod is gone", lambda: not site.jobs(module_namespace))
     return Staged(module_namespace, first, second, before, resident, model)
 
@@ -86,7 +86,9 @@ def test_staged_bytes_do_not_count_as_used(site: Site, staged: Staged, big: str)
         print(f"working set, {name}: {staged.working_set_before[name] / 2**20:.0f} MiB, then {used / 2**20:.0f} MiB")
     # As root sees it, page by page. Some kernels take cold pages back before they need the memory.
     print(f"resident of the checkpoint: {staged.resident_bytes / SIZE_BYTES:.2%} when Ready")
-    print(f"and {_resident_bytes(site, node, big) / SIZE_BYTES:.2%} when the working set was measured")
+    print(
+        f"and {node_page_cache.resident_bytes(site.cluster, node, big) / SIZE_BYTES:.2%} when the working set was measured"
+    )
     assert staged.resident_bytes >= RESIDENT_PERCENT / 100 * SIZE_BYTES
     grown = after["pods"] - staged.working_set_before["pods"]
     assert grown < SIZE_BYTES / 10
@@ -104,18 +106,3 @@ def _working_sets(site: Site, node: str, since: datetime) -> dict[str, int]:
         return {name: int(memory["workingSetBytes"]) for name, memory in measured.items()}
 
     return poll(f"the kubelet of {node} measured anew", ask, seconds=60, every=1)
-
-
-def _drop_from_cache(site: Site, node: str, folder: str) -> None:
-    script = 'for file in "$1"/*; do dd if="$file" iflag=nocache count=0 status=none; done'
-    site.cluster.node_exec(node, ["sync"])
-    site.cluster.node_exec(node, ["sh", "-ec", script, "sh", folder])
-    deadline = time.monotonic() + 10
-    while _resident_bytes(site, node, folder) > SIZE_BYTES / 100:
-        assert time.monotonic() < deadline, "the checkpoint stays in the page cache"
-        time.sleep(0.2)
-
-
-def _resident_bytes(site: Site, node: str, folder: str) -> int:
-    argv = ["sh", "-c", 'fincore --bytes --noheadings --output=RES "$1"/*.safetensors', "sh", folder]
-    return sum(int(line) for line in site.cluster.node_exec(node, argv).split())

@@ -10,15 +10,18 @@ import pytest
 
 from modelweights_loader.cli import build_parser
 from modelweights_operator.domain import manifests, reports, storage
+from modelweights_operator.domain.memory import Bound
 from modelweights_operator.domain.snapshot import FetchSettings, Policy, StorageClass
 from tests.checkpoints.synthetic import make_synthetic
 from tests.unit.domain.samples import (
     COMMIT_A,
+    DIGEST_A,
     POLICY,
     make_claim_spec,
     make_fetch_spec,
     make_node,
     make_owner,
+    make_revision,
     make_spec,
 )
 
@@ -73,6 +76,7 @@ SPECS = {
     "a copy of a claim": make_claim_spec(storage={"class": "shared"}),
     "a copy of a host path": make_spec(storage={}),
 }
+BOUND = Bound(5, "nodeMemory.budget is 5, of which team/other holds 3")
 SITE = replace(
     POLICY,
     storage_classes=(*POLICY.storage_classes, StorageClass("bytes", root="/b", reserve="1000")),
@@ -95,9 +99,26 @@ def test_the_loader_takes_the_administrators_settings_and_a_resolved_revision(sp
     accepts(spec, SITE, revision)
 
 
+@pytest.mark.parametrize("spec", [make_spec(), make_claim_spec(), make_fetch_spec()], ids=["path", "claim", "fetched"])
+@pytest.mark.parametrize("known", [None, make_revision(size_bytes=7, file_count=2)], ids=["unknown", "known"])
+def test_the_loader_takes_the_arguments_of_a_refresh(spec: Any, known: Any) -> None:
+    job = manifests.refresh_job(
+        *(make_owner(spec), spec, make_node()),
+        follows="2026-03-01T12:00:00Z",
+        digest=DIGEST_A,
+        known=known,
+        policy=POLICY,
+        bound=BOUND,
+    )
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    parsed = build_parser().parse_args(container["args"])
+    assert (parsed.command, parsed.path, parsed.max_resident) == ("refresh", container["args"][1], 5)
+    assert parsed.max_resident_because == BOUND.because
+
+
 def accepts(spec: Any, policy: Policy, revision: str) -> None:
     owner, node = make_owner(spec), make_node()
-    job = manifests.staging_job(owner, spec, node, attempt=0, policy=policy, revision=revision)
+    job = manifests.staging_job(owner, spec, node, attempt=0, policy=policy, revision=revision, bound=BOUND)
     pod = job["spec"]["template"]["spec"]
     for container in [*pod["initContainers"], *pod["containers"]]:
         parsed = build_parser().parse_args(container["args"])
