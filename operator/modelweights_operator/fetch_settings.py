@@ -41,7 +41,8 @@ class _Class(_Strict):
     name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
     root: str = ""
     claim_name: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$")
-    reserve: str | int = "5%"
+    reserve: str | int = "12%"
+    namespace_quota: str | int = 0
     default: bool = False
 
 
@@ -91,13 +92,23 @@ def _storage_class(given: _Class) -> StorageClass:
         raise SettingsError(f"{what} needs exactly one of root and claimName")
     if given.root and not is_folder(given.root):
         raise SettingsError(f"{what} has the root {given.root!r}: absolute, written out, and not / itself")
-    return StorageClass(given.name, given.root, given.claim_name, _reserve(given.reserve, what), given.default)
+    quota = given.namespace_quota
+    return StorageClass(
+        name=given.name,
+        root=given.root,
+        claim=given.claim_name,
+        reserve=_reserve(given.reserve, what),
+        is_default=given.default,
+        namespace_quota=_bytes(
+            quota, f"{what} has the namespaceQuota {quota!r}: bytes such as 500Gi, or 0 for no bound"
+        ),
+    )
 
 
 def _reserve(given: str | int, what: str) -> str:
     if isinstance(given, str) and _PERCENT.fullmatch(given):
         return given
-    return str(_bytes(given, f"{what} has the reserve {given!r}: a percentage such as 5%, or bytes"))
+    return str(_bytes(given, f"{what} has the reserve {given!r}: a percentage such as 12%, or bytes"))
 
 
 def _refuse_nested(classes: list[StorageClass]) -> None:

@@ -43,18 +43,18 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
 
 async def _make_reconciler(memo: kopf.Memo) -> Reconciler:
     memo.settings = own_settings.from_environment()
-    lift_pods, label_nodes = await rights.check(memo.api)
-    if not lift_pods:
+    features = await rights.check(memo.api)
+    if not features.lift_pods:
         _log.warning("no right to patch pods: waiting pods are not started (chart: gate.enabled)")
-    startup_taint = memo.settings.startup_taint and label_nodes
-    if memo.settings.startup_taint and not label_nodes:
+    startup_taint = memo.settings.startup_taint and features.label_nodes
+    if memo.settings.startup_taint and not features.label_nodes:
         _log.warning("no right to patch nodes: the startup taint stays on them")
-    label_nodes = label_nodes and memo.settings.label_nodes
-    if not label_nodes:
+    features = features._replace(label_nodes=features.label_nodes and memo.settings.label_nodes)
+    if not features.label_nodes:
         _log.warning("no right to patch nodes: pods are bound to the nodes that are ready at the time of the lift")
-    return Reconciler(
-        memo.api, memo.settings, lift_pods=lift_pods, label_nodes=label_nodes, startup_taint=startup_taint
-    )
+    if not features.hold_objects:
+        _log.warning("no right to patch ModelWeights: deletionPolicy Delete removes nothing (chart: cleanup.enabled)")
+    return Reconciler(memo.api, memo.settings, features, startup_taint=startup_taint)
 
 
 @kopf.on.login()

@@ -13,9 +13,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from modelweights_operator import errors
+from modelweights_operator.cleaner import Cleaner
 from modelweights_operator.domain import failures, gate, names, required
 from modelweights_operator.domain.memory import Residents
 from modelweights_operator.domain.plan import Event, Plan, make_plan
@@ -26,6 +28,7 @@ from modelweights_operator.kube import apply, convert, gather, paths
 from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
 from modelweights_operator.kube.informer import Informer, Item
 from modelweights_operator.kube.queue import WorkQueue
+from modelweights_operator.kube.rights import Features
 from modelweights_operator.kube.startup_taints import StartupTaints
 from modelweights_operator.settings import Settings
 
@@ -43,31 +46,26 @@ class Reconciler:
     Args:
         api: The connection.
         settings: Settings of the operator.
-        lift_pods: Whether the right to patch pods is there; without it gates stay shut.
-        label_nodes: Whether the right to patch nodes is there; without it lifts name nodes.
+        features: What the optional rights let it do. Without lifting gates stay shut, without labels lifts name nodes,
+            without holding objects `deletionPolicy: Delete` removes nothing.
         startup_taint: Whether the startup taint is taken off nodes that are staged.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        settings: Settings,
-        *,
-        lift_pods: bool,
-        label_nodes: bool,
-        startup_taint: bool = False,
-    ) -> None:
-        self._api, self._lift_pods = api, lift_pods
+    def __init__(self, api: Api, settings: Settings, features: Features, *, startup_taint: bool = False) -> None:
+        self._api, self._lift_pods = api, features.lift_pods
         self._quiet_seconds = settings.quiet_seconds
         self._policy = Policy(
             loader_image=settings.loader_image,
             image_pull_policy=settings.image_pull_policy,
             host_path_roots=settings.host_path_roots,
-            label_nodes=label_nodes,
+            label_nodes=features.label_nodes,
             storage_classes=settings.storage_classes,
             fetch=settings.fetch,
             memory_budget=settings.memory_budget,
+            namespace=settings.namespace,
+            pull_secrets=settings.pull_secrets,
         )
+        self._cleaner = Cleaner(api, self._policy, may_hold=features.hold_objects, wake=self._wake_owner)
         self._admission, self._turns, self._residents = asyncio.Lock(), Turns(), Residents()
         self._models: WorkQueue[Key] = WorkQueue(self._reconcile_model)
         self._gates: WorkQueue[Key] = WorkQueue(self._reconcile_gate)
@@ -95,6 +93,7 @@ class Reconciler:
             "jobs": self._jobs,
             "staging pods": self._pods,
             "gated pods": self._gated,
+            **self._cleaner.informers,
         }
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -192,8 +191,9 @@ class Reconciler:
     # --- one model ------------------------------------------------------------------------------------------------
 
     async def _reconcile_model(self, key: Key) -> float | None:
-        for known in (self._nodes_complete, self._jobs.synced, self._pods.synced):
-            await known.wait()
+        await self._nodes_complete.wait()
+        for informer in self._informers.values():
+            await informer.synced.wait()
         now = datetime.now(UTC)
         snapshot = await gather.gather(
             self._api, key, nodes=self._nodes.values(), jobs=self._jobs, pods=self._pods, policy=self._policy, now=now
@@ -207,17 +207,20 @@ class Reconciler:
         if snapshot.owner.deleting:
             # In the foreground: whatever were made for it now, the garbage collector would have to remove again.
             self._wake_gates(key)
-            return None
+            return await self._cleaner.delete(snapshot, partial(self._take_labels, snapshot.owner.uid), now)
         snapshot = replace(snapshot, resident=self._residents.beside("/".join(key), self._nodes))
         self._stuck[key] = {f"{key[0]}/{job.name}" for job in snapshot.jobs if failures.is_stuck(job)}
+        requires = [(pod.require, pod.namespace) for pod in self._gated.values()]
+        snapshot, cleanup = await self._cleaner.prepare(snapshot, requires=requires, victims={}, now=now)
         snapshot, plan, refusals = await self._plan_jobs(snapshot, now)
         write_refusal = await apply.prepare(self._api, snapshot, plan)
         if write_refusal:
             plan = make_plan(replace(snapshot, refusals=refusals, write_refusal=write_refusal), now)
         await apply.apply(self._api, snapshot, plan, now)
         self._taints.note(selector_of(snapshot.owner, plan))
+        await self._cleaner.finish(snapshot, cleanup, now)
         self._wake_gates(key)
-        return plan.again_after_seconds
+        return min(filter(None, (plan.again_after_seconds, cleanup.again_after_seconds)), default=None)
 
     async def _plan_jobs(self, snapshot: Snapshot, now: datetime) -> tuple[Snapshot, Plan, dict[str, str]]:
         """Plan, and delete and create Jobs; the plan is the one that knows what was refused.
@@ -243,6 +246,13 @@ class Reconciler:
         if refusals:
             plan = make_plan(replace(snapshot, refusals=refusals), now)
         return snapshot, plan, refusals
+
+    async def _take_labels(self, uid: str) -> None:
+        """No pod is to be sent anywhere any more for an object that is being deleted."""
+        for node in list(self._nodes.values()) if self._policy.label_nodes else ():
+            labels = names.staged_labels(node.labels, uid)
+            if labels:
+                await apply.label_node(self._api, node.name, dict.fromkeys(labels))
 
     async def _sweep_labels(self) -> None:
         """Take labels off nodes that no living ModelWeights stands behind.
@@ -338,6 +348,7 @@ class Reconciler:
             self._gates.wake((pod.namespace, pod.name))
         self._taints.wake()
         await self._sweep_labels()
+        await self._cleaner.sweep({item["uid"] for item in metadata})
 
 
 class Watchdog:

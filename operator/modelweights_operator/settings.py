@@ -29,6 +29,8 @@ class Settings:
         memory_budget: What warm checkpoints may take of a node's memory together: bytes, or percent with its sign.
         label_nodes: Whether nodes are labelled with what they hold.
         startup_taint: Whether the startup taint is taken off nodes that are staged.
+        namespace: The operator's own; "" where it runs outside of a cluster.
+        pull_secrets: For the loader's image, in that namespace.
     """
 
     loader_image: str
@@ -41,6 +43,8 @@ class Settings:
     memory_budget: str = ""
     label_nodes: bool = True
     startup_taint: bool = False
+    namespace: str = ""
+    pull_secrets: tuple[str, ...] = ()
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
@@ -71,6 +75,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         memory_budget=_memory_budget(environment.get("MODELWEIGHTS_NODE_MEMORY_BUDGET", "")),
         label_nodes=_switch(environment, "MODELWEIGHTS_NODE_LABELS", default=True),
         startup_taint=_switch(environment, "MODELWEIGHTS_STARTUP_TAINT", default=False),
+        namespace=environment.get("MODELWEIGHTS_NAMESPACE", ""),
+        pull_secrets=tuple(filter(None, environment.get("MODELWEIGHTS_PULL_SECRETS", "").split(","))),
     )
 
 

@@ -39,6 +39,7 @@ class OperatorProcess:
             "PYTHONPATH": str(REPOSITORY / "operator"),
             "MODELWEIGHTS_LOADER_IMAGE": "loader:test",
             "MODELWEIGHTS_HOST_PATH_ROOTS": "/models",
+            "MODELWEIGHTS_NAMESPACE": "modelweights-system",
             "MODELWEIGHTS_HEALTH_PORT": str(self._port),
             "MODELWEIGHTS_STARTUP_TAINT": "true",
             "MODELWEIGHTS_STORAGE_CLASSES": json.dumps(STORAGE_CLASSES),

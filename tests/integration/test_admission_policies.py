@@ -9,7 +9,7 @@ import pytest
 from modelweights_operator.domain import gate, names
 from modelweights_operator.kube import convert
 from tests.cluster.api import ApiServer
-from tests.integration.client import Kube, core_path
+from tests.integration.client import Kube, core_path, model_path
 from tests.integration.conftest import SYSTEM, render
 from tests.json_client import MERGE, STRATEGIC, Json, RefusedError
 from tests.polling import poll
@@ -284,3 +284,38 @@ def test_another_user_with_the_same_rights_is_not_touched(server: ApiServer, adm
 
     poll("someone else cordons", cordoned)
     assert admin.get(path)["spec"]["unschedulable"] is True
+
+
+def make_model(admin: Kube, namespace: str) -> str:
+    spec = {"source": {"huggingFace": {"repository": "org/name"}}, "placement": {"nodeSelector": {"no": "node"}}}
+    body = {"apiVersion": "modelweights.io/v1alpha1", "kind": "ModelWeights", "metadata": {"name": "m"}, "spec": spec}
+    admin.create(model_path(namespace), body)
+    return model_path(namespace, "m")
+
+
+def test_of_a_modelweights_the_one_finalizer_may_be_put_on_and_taken_off(
+    admin: Kube, account: Kube, namespace: str
+) -> None:
+    where = make_model(admin, namespace)
+    admin.patch(where, {"metadata": {"finalizers": ["example.com/theirs"]}})
+    both = ["example.com/theirs", names.FINALIZER]
+    assert account.patch(where, {"metadata": {"finalizers": both}})["metadata"]["finalizers"] == both
+    alone = account.patch(where, {"metadata": {"finalizers": both[:1]}})
+    assert alone["metadata"]["finalizers"] == both[:1]
+
+
+@pytest.mark.parametrize(
+    ("patch", "message"),
+    [
+        ({"spec": {"suspend": True}}, "the spec may not be changed"),
+        ({"metadata": {"finalizers": ["example.com/x"]}}, "of the finalizers only modelweights.io/cleanup"),
+        ({"metadata": {"labels": {"a": "b"}}}, "labels, annotations and owner references may not be changed"),
+        ({"metadata": {"annotations": {"a": "b"}}}, "labels, annotations and owner references may not be changed"),
+    ],
+)
+def test_nothing_else_of_a_modelweights_may_be_changed(
+    admin: Kube, account: Kube, namespace: str, patch: Json, message: str
+) -> None:
+    where = make_model(admin, namespace)
+    poll(f"denied: {message}", lambda: message in is_denied(account, where, patch))
+    assert "denied request" not in is_denied(admin, where, patch)

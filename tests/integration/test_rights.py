@@ -34,7 +34,7 @@ def other_release(server: ApiServer, chart: str) -> Path:
     return server.kubeconfig_for_service_account(SYSTEM, OTHER)
 
 
-async def check(kubeconfig: Path) -> tuple[bool, bool]:
+async def check(kubeconfig: Path) -> rights.Features:
     configuration = aio_client.Configuration()
     await aio_config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
     async with Api(aio_client.ApiClient(configuration)) as api:
@@ -91,7 +91,7 @@ class Roles:
         for binding in self._bindings:
             self._admin.create(BINDINGS, binding)
         self._admin.patch(f"{ROLES}/{OTHER}-core", {"rules": self._core})
-        for rule in (*rights.REQUIRED, rights.LIFT_PODS, rights.LABEL_NODES):
+        for rule in (*rights.REQUIRED, rights.LIFT_PODS, rights.LABEL_NODES, rights.HOLD_OBJECTS):
             poll(f"{rule} given back", lambda rule=rule: reviewed(self._user, rule))  # type: ignore[misc]
 
 
@@ -107,7 +107,7 @@ def test_applying_the_chart_twice_changes_nothing(chart: str) -> None:
 
 
 async def test_the_charts_rights_are_enough(account_kubeconfig: Path) -> None:
-    assert await check(account_kubeconfig) == (True, True)
+    assert await check(account_kubeconfig) == (True, True, True)
 
 
 async def test_without_the_core_role_every_missing_rule_is_named(other_release: Path, roles: Roles) -> None:
@@ -119,14 +119,18 @@ async def test_without_the_core_role_every_missing_rule_is_named(other_release: 
 
 @pytest.mark.parametrize(
     ("feature", "rule", "expected"),
-    [("gate", rights.LIFT_PODS, (False, True)), ("node-labels", rights.LABEL_NODES, (True, False))],
+    [
+        ("gate", rights.LIFT_PODS, (False, True, True)),
+        ("node-labels", rights.LABEL_NODES, (True, False, True)),
+        ("cleanup", rights.HOLD_OBJECTS, (True, True, False)),
+    ],
 )
 async def test_without_a_features_role_the_operator_does_without(
     other_release: Path,
     roles: Roles,
     feature: str,
     rule: rights.Rule,
-    expected: tuple[bool, bool],
+    expected: tuple[bool, bool, bool],
 ) -> None:
     roles.unbind(feature, rule)
     assert await check(other_release) == expected
@@ -142,17 +146,17 @@ async def test_one_missing_rule_is_named_alone(other_release: Path, roles: Roles
 
 @pytest.mark.parametrize(
     ("values", "absent"),
-    [("gate.enabled=false", "gate"), ("nodeLabels.enabled=false", "node-labels")],
+    [("gate.enabled=false", "gate"), ("nodeLabels.enabled=false", "node-labels"), ("cleanup.enabled=false", "cleanup")],
 )
 def test_a_feature_that_is_off_asks_for_no_right_and_makes_no_policy(values: str, absent: str) -> None:
     manifests = [each for each in yaml.safe_load_all(render("x", values)) if each]
     found = {(each["kind"], each["metadata"]["name"]) for each in manifests}
-    policy = {"gate": "x-pods", "node-labels": "x-nodes"}[absent]
+    policy = {"gate": "x-pods", "node-labels": "x-nodes", "cleanup": "x-modelweights"}[absent]
     assert not {("ClusterRole", f"x-{absent}"), ("ValidatingAdmissionPolicy", policy)} & found
     assert ("ClusterRole", "x-core") in found
 
 
-def test_the_operator_may_read_no_secret_and_write_no_spec(account: Kube, namespace: str) -> None:
+def test_the_operator_may_read_no_secret_and_delete_nothing_of_users(account: Kube, namespace: str) -> None:
     refused = [
         ("GET", f"/api/v1/namespaces/{namespace}/secrets"),
         ("GET", f"/api/v1/namespaces/{namespace}/secrets/hub"),
@@ -160,7 +164,8 @@ def test_the_operator_may_read_no_secret_and_write_no_spec(account: Kube, namesp
         ("POST", f"/api/v1/namespaces/{namespace}/secrets"),
         ("PATCH", f"/api/v1/namespaces/{namespace}/secrets/hub"),
         ("DELETE", f"/api/v1/namespaces/{namespace}/secrets/hub"),
-        ("PATCH", f"/apis/modelweights.io/v1alpha1/namespaces/{namespace}/modelweights/x"),
+        ("PUT", f"/apis/modelweights.io/v1alpha1/namespaces/{namespace}/modelweights/x"),
+        ("DELETE", f"/apis/modelweights.io/v1alpha1/namespaces/{namespace}/modelweights/x"),
         ("DELETE", f"/api/v1/namespaces/{namespace}/pods/x"),
         ("POST", f"/api/v1/namespaces/{namespace}/pods"),
         ("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/x"),
@@ -190,6 +195,8 @@ def test_the_roots_of_storage_classes_are_prepared_and_settings_reach_the_operat
     classes = [
         "storage.classes[0].name=nvme",
         "storage.classes[0].root=/data",
+        "storage.classes[0].namespaceQuota=1Gi",
+        "operator.imagePullSecrets[0].name=pull",
         "storage.classes[1].name=t",
         "storage.classes[1].claimName=c",
     ]
@@ -206,7 +213,11 @@ def test_the_roots_of_storage_classes_are_prepared_and_settings_reach_the_operat
     assert [volume["hostPath"]["path"] for volume in found["DaemonSet"]["volumes"]] == ["/models", "/data"]
     environment = {each["name"]: each["value"] for each in found["Deployment"]["containers"][0]["env"]}
     settings = from_environment(environment)
-    assert settings.storage_classes == (StorageClass("nvme", root="/data"), StorageClass("t", claim="c"))
+    assert (settings.namespace, settings.pull_secrets) == (SYSTEM, ("pull",))
+    assert settings.storage_classes == (
+        StorageClass("nvme", root="/data", namespace_quota=2**30),
+        StorageClass("t", claim="c"),
+    )
     assert settings.fetch == FetchSettings()
     assert (settings.label_nodes, settings.startup_taint) == (True, False)
     assert {"key": "modelweights.io/unstaged", "operator": "Exists"} in found["DaemonSet"]["tolerations"]

@@ -99,7 +99,7 @@ def test_storage_classes() -> None:
         {"name": "c", "claimName": "models", "reserve": "2.5%"},
     )
     assert from_environment(with_classes(*classes)).storage_classes == (
-        StorageClass("nvme", root="/data", reserve="5%", is_default=True),
+        StorageClass("nvme", root="/data", reserve="12%", is_default=True),
         StorageClass("b", root="/data2", reserve=str(10 * 2**30)),
         StorageClass("c", claim="models", reserve="2.5%"),
     )

@@ -24,6 +24,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.gate.enabled }}{{ $features = append $features "gate" }}{{ end -}}
 {{- if .Values.nodeLabels.enabled }}{{ $features = append $features "node-labels" }}{{ end -}}
 {{- if .Values.startupTaint.enabled }}{{ $features = append $features "startup-taint" }}{{ end -}}
+{{- if .Values.cleanup.enabled }}{{ $features = append $features "cleanup" }}{{ end -}}
 {{- join "," $features -}}
 {{- end -}}
 
@@ -32,6 +33,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $roots := .Values.hostPathRoots -}}
 {{- range (.Values.storage).classes }}{{ if .root }}{{ $roots = append $roots .root }}{{ end }}{{ end -}}
 {{- $roots | uniq | join ":" -}}
+{{- end -}}
+
+{{/* The names of the pull secrets of this namespace, for cleanup Jobs too; with a comma between. */}}
+{{- define "modelweights.pullSecrets" -}}
+{{- $names := list -}}
+{{- range .Values.operator.imagePullSecrets }}{{ $names = append $names .name }}{{ end -}}
+{{- $names | join "," -}}
 {{- end -}}
 
 {{/* An image by its digest where there is one. Takes a list: the image's values, the root context. */}}

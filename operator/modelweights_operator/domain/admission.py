@@ -15,6 +15,8 @@ from modelweights_operator.domain.policies import NODE_CORDONED, QUEUED, NodeDec
 from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
 
+QUOTA_EXCEEDED: Final = "QuotaExceeded"
+"""Of a node that waits since its namespace's files would take more than the administrator lets them."""
 QUEUED_AGAIN_SECONDS: Final = 10.0
 """The end of another object's fetch wakes nobody here."""
 MAX_FAILED_RESOLVERS: Final = 3
@@ -79,7 +81,9 @@ def admit(
         if attempt is None:
             continue
         reason, why = QUEUED, ""
-        if untried := trial.refuse(node.name, trying):
+        if held_back := _held_back(snapshot, node):
+            reason, why = held_back
+        elif untried := trial.refuse(node.name, trying):
             reason, why = canary.WAITS, untried
         elif free <= 0:
             why = f"waits for its turn: maxConcurrentNodes is {spec.placement.max_concurrent_nodes}"
@@ -96,6 +100,14 @@ def admit(
         caps.take(node)
         outcome.add(node, attempt, snapshot, spec, resolution.revision)
     return outcome
+
+
+def _held_back(snapshot: Snapshot, node: Node) -> tuple[str, str] | None:
+    """Reason and message of what files keep a node from being staged; None where they don't."""
+    if node.name in snapshot.cleaning:
+        return QUEUED, "waits until files of this object are removed there"
+    over = snapshot.over_quota.get(node.name, "")
+    return (QUOTA_EXCEEDED, over) if over else None
 
 
 def _tries(alive: Iterable[str], decisions: Mapping[str, NodeDecision], entries: Mapping[str, api.NodeStatus]) -> int:

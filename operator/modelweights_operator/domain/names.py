@@ -40,6 +40,15 @@ SOURCE_HOST_ANNOTATION: Final = f"{PREFIX}/source-host"
 RETRY_ANNOTATION: Final = f"{PREFIX}/retry-now"
 """Of the ModelWeights: with another value than was heeded last, what failed is tried again at once."""
 
+# Of cleanup Jobs and their pods.
+CLEANUP_LABEL: Final = f"{PREFIX}/cleanup"
+"""With the UID of the ModelWeights, whatever namespace they are in."""
+CLEANUP_OWNER_ANNOTATION: Final = f"{PREFIX}/cleanup-of"
+CLEANUP_CLASS_ANNOTATION: Final = f"{PREFIX}/storage-class"
+CLEANUP_DIGESTS_ANNOTATION: Final = f"{PREFIX}/digests"
+"""Which checkpoints go, with a comma in between; "" for all of them."""
+FINALIZER: Final = f"{PREFIX}/cleanup"
+
 # What waiting pods carry, and what is put on nodes.
 GATE: Final = f"{PREFIX}/staged"
 REQUIRE_ANNOTATION: Final = f"{PREFIX}/require"
@@ -110,12 +119,12 @@ def pull_secrets(spec: Spec) -> str:
 
 
 def job_name(owner_name: str, *identity: str, verb: str = "stage") -> str:
-    """Name of a staging Job: readable at its front, unique by the hash of its identity.
+    """Name of a Job: readable at its front, unique by the hash of its identity.
 
     Args:
         owner_name: Name of the ModelWeights, up to 253 characters and with dots.
-        verb: What it does.
         identity: UID of the ModelWeights, UID of the node, staging digest, boot ID, round; then the revision, if given one.
+        verb: What it does.
     """
     suffix = short_hash(*identity, length=12)
     readable = owner_name.replace(".", "-")[: _JOB_NAME_LIMIT - len(f"{verb}--") - len(suffix)].rstrip("-")
@@ -143,6 +152,11 @@ def owner_of_label(key: str) -> str:
 def digest_labels(owner_uid: str, manifest_digests: Iterable[str]) -> dict[str, str]:
     """The labels of a node that holds these digests of this ModelWeights."""
     return {node_label(owner_uid, digest): label_digest(digest) for digest in manifest_digests}
+
+
+def has_label(labels: Mapping[str, str], owner_uid: str, manifest_digest: str) -> bool:
+    """Whether a node's labels say that it holds this checkpoint of this ModelWeights."""
+    return labels.get(node_label(owner_uid, manifest_digest)) == label_digest(manifest_digest)
 
 
 def label_digest(manifest_digest: str) -> str:

@@ -24,6 +24,7 @@ from modelweights_operator.domain import (
     policies,
     refresh,
     resolution,
+    retention,
     retry,
     revisions,
     storage,
@@ -81,6 +82,7 @@ class Plan:
 
 def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     """Decide everything about one ModelWeights."""
+    snapshot = retention.without_cleaned(snapshot)
     targets = _targets(snapshot)
     problem = _problem(snapshot, targets)
     if problem is not None:
@@ -377,7 +379,9 @@ def _config_map(
 
 
 def _labels(snapshot: Snapshot, holding: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, str | None]]:
-    return holdings.label_changes(snapshot.owner.uid, snapshot.nodes, holding) if snapshot.policy.label_nodes else {}
+    if not snapshot.policy.label_nodes:
+        return {}
+    return holdings.label_changes(snapshot.owner.uid, snapshot.nodes, retention.staying(snapshot, holding))
 
 
 def _status(

@@ -136,6 +136,10 @@ class Owner:
     retry: str = ""
     """Value of the annotation that asks to try again at once, "" without one."""
     raw_status: Mapping[str, Any] = field(default_factory=dict)
+    resource_version: str = ""
+    finalizers: tuple[str, ...] = ()
+    deleted_at: datetime | None = None
+    """When its deletion was asked for."""
 
 
 @dataclass(frozen=True)
@@ -148,13 +152,15 @@ class StorageClass:
         claim: Name of a claim in the namespace of each ModelWeights; "" with a root.
         reserve: How much of the disk stays free: bytes, or percent with its sign.
         is_default: Taken where `spec.storage.class` is empty.
+        namespace_quota: Bytes on each node that the files of one namespace may take; 0 for no bound.
     """
 
     name: str
     root: str = ""
     claim: str = ""
-    reserve: str = "5%"
+    reserve: str = "12%"
     is_default: bool = False
+    namespace_quota: int = 0
 
 
 @dataclass(frozen=True)
@@ -193,6 +199,10 @@ class Policy:
     fetch: FetchSettings = field(default_factory=FetchSettings)
     memory_budget: str = ""
     """What warm checkpoints may take of a node's memory together: bytes, or percent with its sign; "" for no bound."""
+    namespace: str = ""
+    """The operator's own, where cleanup Jobs of classes with a root run; "" where it isn't known."""
+    pull_secrets: tuple[str, ...] = ()
+    """Of the operator's namespace, for the loader's image."""
 
 
 @dataclass(frozen=True)
@@ -239,5 +249,15 @@ class Snapshot:
     """Its Jobs that refresh the page cache; they are none of `jobs`."""
     resident: Mapping[str, tuple[Resident, ...]] = field(default_factory=dict)
     """Per node name, what other objects keep in its page cache."""
+    cleaned: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Per node name, the checkpoints that cleanup Jobs have removed there."""
+    leaving: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Per node name, the checkpoints that are about to be removed: no pod is to be sent there for them."""
+    cleaning: frozenset[str] = frozenset()
+    """Nodes on which a cleanup Job of this object is under way: nothing of it is staged there meanwhile."""
+    room_made: frozenset[str] = frozenset()
+    """Nodes on which files were removed since a staging of this object found no room."""
+    over_quota: Mapping[str, str] = field(default_factory=dict)
+    """Per node name, why the namespace's quota lets nothing more be staged there."""
     write_refusal: str = ""
     """Why the API server refused a moment ago what has to be there before the status says so; "" when it didn't."""

@@ -102,7 +102,7 @@ def locate(owner: Owner, spec: Spec, policy: Policy) -> ModelLocation:
     """
     if spec.is_fetched:
         source_root(spec, policy)
-        return _home(owner, find_class(spec, policy))
+        return home(owner, find_class(spec, policy))
     folder = _folder_of_volume(spec)
     if folder is not None:
         path = posixpath.join(VOLUME_MOUNT, folder).rstrip("/")
@@ -117,7 +117,8 @@ def _folder_of_volume(spec: Spec) -> str | None:
     return source.path if source is not None else None
 
 
-def _home(owner: Owner, storage_class: StorageClass) -> ModelLocation:
+def home(owner: Owner, storage_class: StorageClass) -> ModelLocation:
+    """Where all fetched files of a ModelWeights lie in a storage class."""
     if storage_class.claim:
         home = posixpath.join(VOLUME_MOUNT, owner.name)
         return ModelLocation(home, home, marked=False, sub_path=owner.name)
@@ -217,6 +218,19 @@ def published_path(owner: Owner, spec: Spec, policy: Policy, *, manifest_digest:
         repository = spec.source.hugging_face.repository.replace("/", "--")
         return f"{folder}/models--{repository}/snapshots/{revision}"
     return folder
+
+
+def class_of(owner: Owner, path: str, manifest_digest: str, policy: Policy) -> StorageClass | None:
+    """The storage class in which a published path lies; None for what is used in place, or of a class that is no more."""
+    digest = manifest_digest.removeprefix("sha256:")
+    for each in policy.storage_classes:
+        if each.claim:
+            folder = f"claim:{each.claim}/{owner.name}/{digest}"
+        else:
+            folder = posixpath.join(each.root, owner.namespace, owner.name, digest)
+        if digest and f"{path}/".startswith(f"{folder}/"):
+            return each
+    return None
 
 
 def cache_folder(path: str) -> str:

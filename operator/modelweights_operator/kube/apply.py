@@ -99,7 +99,7 @@ async def apply(api: Api, snapshot: Snapshot, plan: Plan, now: datetime) -> None
     await _write_status(api, owner, plan.status)
     for event in plan.events:
         _log.info("%s/%s: %s: %s", owner.namespace, owner.name, event.reason, event.message)
-        await post_event(api, _reference(owner), event, now)
+        await post_event(api, reference(owner), event, now)
     for name in plan.finished_jobs:
         await api.delete(f"{paths.jobs(owner.namespace)}/{name}")
 
@@ -223,7 +223,8 @@ def merge_patch(old: Json, new: Json) -> Json:
     return patch
 
 
-def _reference(owner: Owner) -> Json:
+def reference(owner: Owner) -> Json:
+    """The object as events name it."""
     return {
         "apiVersion": model.API_VERSION,
         "kind": model.KIND,

@@ -69,6 +69,9 @@ def owner(body: Mapping[str, Any]) -> Owner:
         deleting="deletionTimestamp" in metadata,
         retry=(metadata.get("annotations") or {}).get(names.RETRY_ANNOTATION, "")[:_RETRY_LENGTH],
         raw_status=raw_status,
+        resource_version=metadata.get("resourceVersion", ""),
+        finalizers=tuple(metadata.get("finalizers") or ()),
+        deleted_at=parse_time(metadata.get("deletionTimestamp") or ""),
     )
 
 

@@ -5,7 +5,7 @@ Without this a missing rule shows as a watch that waits for ever.
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from modelweights_operator import errors
 from modelweights_operator.api.v1alpha1 import GROUP, PLURAL
@@ -43,18 +43,28 @@ REQUIRED: Final = (
 )
 LIFT_PODS: Final = Rule("", "pods", "patch")
 LABEL_NODES: Final = Rule("", "nodes", "patch")
+HOLD_OBJECTS: Final = Rule(GROUP, PLURAL, "patch")
 
 
-async def check(api: Api) -> tuple[bool, bool]:
+class Features(NamedTuple):
+    """What the optional rights let the operator do: open gates, label nodes, hold deleted objects back by a finalizer."""
+
+    lift_pods: bool
+    label_nodes: bool
+    hold_objects: bool
+
+
+async def check(api: Api) -> Features:
     """Check the rights.
 
     Returns:
-        Whether gates may be lifted, and whether nodes may be labelled.
+        Which of the optional ones are there.
 
     Raises:
         errors.MissingRightsError: A right without which nothing works is missing, or the CRD is.
     """
-    answers = await asyncio.gather(*(_allowed(api, rule) for rule in (*REQUIRED, LIFT_PODS, LABEL_NODES)))
+    optional = (LIFT_PODS, LABEL_NODES, HOLD_OBJECTS)
+    answers = await asyncio.gather(*(_allowed(api, rule) for rule in (*REQUIRED, *optional)))
     missing = [str(rule) for rule, allowed in zip(REQUIRED, answers, strict=False) if not allowed]
     if missing:
         raise errors.MissingRightsError("the service account lacks these rules of a ClusterRole: " + "; ".join(missing))
@@ -64,7 +74,7 @@ async def check(api: Api) -> tuple[bool, bool]:
         raise errors.MissingRightsError(
             f"the CustomResourceDefinition {PLURAL}.{GROUP} isn't installed: install the chart with crds.enabled=true",
         ) from error
-    return answers[-2], answers[-1]
+    return Features(*answers[-len(optional) :])
 
 
 async def _allowed(api: Api, rule: Rule) -> bool:

@@ -92,7 +92,7 @@ def mounts(step: Json) -> dict[str, Json]:
 )  # fmt: skip
 def test_fetch_is_told_the_source_and_what_is_wanted_of_it(spec: Any, expected: list[str]) -> None:
     told = options(spec)
-    usual = {"--layout=Plain", "--disk-reserve=5%"}
+    usual = {"--layout=Plain", "--disk-reserve=12%"}
     if spec.source.host_path is None:
         usual.add("--resolved")
         expected = [word for word in expected if word != "--revision=main"]

@@ -1,0 +1,193 @@
+"""Fetched files that go: between the domain's decisions and the API server. Called by the reconciler, for one object at a time.
+
+prepare (finalizer, cleanup Jobs) -> the plan of the staging -> finish (Jobs that did their work, events)
+delete: the same for an object that waits for its finalizer
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from modelweights_operator.domain import cleanup, names, retention
+from modelweights_operator.domain.cleanup import Cleanup
+from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target
+from modelweights_operator.domain.plan import Event
+from modelweights_operator.domain.retention import World
+from modelweights_operator.domain.snapshot import Policy, Snapshot, StagingPod
+from modelweights_operator.domain.usage import PodUse
+from modelweights_operator.kube import apply, cleaning, convert, paths
+from modelweights_operator.kube.client import Api, Json
+from modelweights_operator.kube.informer import Informer, Item
+
+MAX_NODES_ASKED: Final = 20
+"""Of whose pods a list is fetched in one cycle; the others' turn comes later."""
+
+_log = logging.getLogger(__name__)
+
+
+class Cleaner:
+    """Knows the cleanup Jobs and does what `cleanup` plans.
+
+    Args:
+        api: The connection.
+        policy: Settings of the operator.
+        may_hold: Whether the right to put finalizers on is there.
+        wake: Told the UID of a ModelWeights of which a Job changed.
+    """
+
+    def __init__(self, api: Api, policy: Policy, *, may_hold: bool, wake: Callable[[str], None]) -> None:
+        self._api, self._policy, self._may_hold = api, policy, may_hold
+        query = {"labelSelector": names.CLEANUP_LABEL}
+        self._jobs = Informer(api, paths.JOBS, query, _job_item, lambda item: wake(item.value.owner_uid))
+        self._pods = Informer(api, paths.PODS, query, _pod_item, lambda item: wake(item.value.owner_uid))
+        self._refusals: dict[str, dict[str, str]] = {}
+        self._told: dict[str, set[str]] = {}
+
+    @property
+    def informers(self) -> Mapping[str, Informer[Any]]:
+        """To be run by the reconciler."""
+        return {"cleanup jobs": self._jobs, "cleanup pods": self._pods}
+
+    async def prepare(
+        self,
+        snapshot: Snapshot,
+        *,
+        requires: Iterable[tuple[str, str]],
+        victims: Mapping[str, frozenset[str]],
+        now: datetime,
+    ) -> tuple[Snapshot, Cleanup]:
+        """Put the finalizer on or off, and make and end cleanup Jobs.
+
+        Args:
+            snapshot: The object and what is around it.
+            requires: What waiting pods ask for, each with the pod's namespace.
+            victims: Per node name, checkpoints that are to make room for others.
+            now: The time.
+
+        Returns:
+            The snapshot with what the planner is to know of it, and the plan, for `finish`.
+        """
+        world = self._world(snapshot, requires, victims)
+        plan = await self._plan(world, now)
+        await self._begin(world, plan)
+        cleaning_nodes = {job.node_name for job in world.jobs if job.state == "Active" or job.deleting}
+        cleaning_nodes |= {made["metadata"]["annotations"][names.NODE_ANNOTATION] for made in plan.create}
+        snapshot = replace(snapshot, cleaned=plan.cleaned, leaving=plan.leaving, cleaning=frozenset(cleaning_nodes))
+        return snapshot, plan
+
+    async def finish(self, snapshot: Snapshot, plan: Cleanup, now: datetime) -> None:
+        """Delete Jobs of which the status tells by now, and post events."""
+        await self._tell(snapshot, plan, now)
+        await cleaning.delete(self._api, plan.finished)
+
+    async def delete(self, snapshot: Snapshot, unlabel: Callable[[], Awaitable[None]], now: datetime) -> float | None:
+        """Do what is to be done before a deleted object may go.
+
+        Args:
+            snapshot: The object and what is around it.
+            unlabel: Takes the object's labels off the nodes.
+            now: The time.
+
+        Returns:
+            In how many seconds to look again.
+        """
+        owner = snapshot.owner
+        world = self._world(snapshot, (), {})
+        if names.FINALIZER not in owner.finalizers and not world.jobs:
+            return None
+        await unlabel()
+        plan = await self._plan(world, now)
+        for name in plan.delete_staging:
+            await self._api.delete(f"{paths.jobs(owner.namespace)}/{name}")
+        await self._tell(snapshot, plan, now)
+        await self._begin(world, plan)
+        await cleaning.delete(self._api, plan.finished)
+        if plan.released:
+            self._refusals.pop(owner.uid, None)
+            self._told.pop(owner.uid, None)
+        return plan.again_after_seconds
+
+    async def sweep(self, living: Collection[str]) -> None:
+        """Delete the Jobs of objects that are gone, whoever let them go.
+
+        Args:
+            living: UIDs of all ModelWeights, asked of the API server.
+        """
+        gone = [job for job in self._jobs.values() if job.owner_uid not in living and not job.deleting]
+        await cleaning.delete(self._api, [(job.namespace, job.name) for job in gone])
+
+    def _world(
+        self, snapshot: Snapshot, requires: Iterable[tuple[str, str]], victims: Mapping[str, frozenset[str]]
+    ) -> World:
+        owner = snapshot.owner
+        jobs = [
+            cleaning.with_pods(job, self._pods.group(f"{job.namespace}/{job.name}"))
+            for job in self._jobs.group(owner.uid)
+        ]
+        return World(
+            owner=owner,
+            nodes=snapshot.nodes,
+            staging=(*snapshot.jobs, *snapshot.refreshes),
+            jobs=tuple(jobs),
+            policy=self._policy,
+            may_hold=self._may_hold,
+            asked=any(retention.asks_for_revision(text, namespace, owner) for text, namespace in requires),
+            victims=victims,
+            refusals=self._refusals.get(owner.uid, {}),
+        )
+
+    async def _plan(self, world: World, now: datetime) -> Cleanup:
+        targets, later = retention.due(world, now)
+        plan = cleanup.plan(world, targets, await self._usage(world, targets), now)
+        again = min(filter(None, (plan.again_after_seconds, later)), default=None)
+        return replace(plan, again_after_seconds=again)
+
+    async def _usage(self, world: World, targets: Iterable[Target]) -> dict[str, tuple[PodUse, ...]]:
+        """The pods of the nodes on which something may go; of none where a Job is under way there."""
+        busy = {job.node_name for job in world.jobs if job.state == "Active" or job.deleting}
+        done = {job.node_name for job in world.jobs if job.state == "Complete" and not job.digests}
+        nodes = dict.fromkeys(target.node.name for target in targets if target.node.ready)
+        asked = [name for name in nodes if name not in busy | done][:MAX_NODES_ASKED]
+        if not asked:
+            return {}
+        unbound = await cleaning.pods_of(self._api, "")
+        return {name: (*await cleaning.pods_of(self._api, name), *unbound) for name in asked}
+
+    async def _begin(self, world: World, plan: Cleanup) -> None:
+        refusals: dict[str, str] = {}
+        if plan.finalizers is not None:
+            await cleaning.hold(self._api, world.owner, plan.finalizers)
+        await cleaning.delete(self._api, plan.delete)
+        for manifest in plan.create:
+            made, refusal = await cleaning.create(self._api, manifest)
+            if made is not None:
+                self._jobs.expect(made)
+            if refusal:
+                refusals[manifest["metadata"]["annotations"][names.NODE_ANNOTATION]] = refusal
+        if refusals or plan.create:
+            self._refusals[world.owner.uid] = refusals
+
+    async def _tell(self, snapshot: Snapshot, plan: Cleanup, now: datetime) -> None:
+        """Post events, each once for as long as this process lives."""
+        owner = snapshot.owner
+        told = self._told.setdefault(owner.uid, set())
+        for notice in plan.notices:
+            if notice.message not in told:
+                told.add(notice.message)
+                _log.info("%s/%s: %s: %s", owner.namespace, owner.name, notice.reason, notice.message)
+                event = Event(notice.kind, notice.reason, notice.message)
+                await apply.post_event(self._api, apply.reference(owner), event, now)
+
+
+def _job_item(body: Json) -> Item[CleanupJob] | None:
+    job = cleaning.cleanup_job(body)
+    return Item(job.owner_uid, job)
+
+
+def _pod_item(body: Json) -> Item[StagingPod] | None:
+    labels = body["metadata"].get("labels") or {}
+    name = labels.get(convert.JOB_NAME_LABEL)
+    pod = replace(convert.staging_pod(body), owner_uid=labels.get(names.CLEANUP_LABEL, ""))
+    return Item(f"{body['metadata']['namespace']}/{name}", pod) if name else None
