@@ -16,7 +16,7 @@ RESIDENT_PERCENT = 95
 """What Ready promises (the default of minResidentPercent): a kernel may reclaim cold pages at any time since (DAMON)."""
 
 
-def _volume_and_claim(namespace: str, node: str) -> list[Json]:
+def volume_and_claim(namespace: str, node: str) -> list[Json]:
     on_node = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
     shape = {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeMode": "Filesystem"}
     return [
@@ -51,7 +51,7 @@ def restricted(site: Site, make_namespace: Callable[[str, str], str]) -> Iterato
     site.cluster.kubectl("delete", "pv", name, "--wait=false", "--ignore-not-found")
 
 
-def _await_claim_not_ready(site: Site, namespace: str, said: str) -> None:
+def await_claim_not_ready(site: Site, namespace: str, said: str) -> None:
     """The staging waits for the claim, and says so of it; that is no failure."""
 
     def ask() -> bool:
@@ -67,10 +67,10 @@ def test_claim_is_waited_for_and_staged_where_only_restricted_pods_are_let_in(si
     body = model_weights(restricted, "claimed", "", site.cluster.gpu_nodes[0])
     body["spec"]["source"] = {"persistentVolumeClaim": {"claimName": "weights", "path": REAL.removeprefix("/models/")}}
     site.client.make(body)
-    _await_claim_not_ready(site, restricted, 'claim weights: 0/3 nodes are available: persistentvolumeclaim "weights"')
-    volume, claim = _volume_and_claim(restricted, site.cluster.gpu_nodes[0])
+    await_claim_not_ready(site, restricted, 'claim weights: 0/3 nodes are available: persistentvolumeclaim "weights"')
+    volume, claim = volume_and_claim(restricted, site.cluster.gpu_nodes[0])
     site.client.make(claim)
-    _await_claim_not_ready(site, restricted, "unbound immediate PersistentVolumeClaims")
+    await_claim_not_ready(site, restricted, "unbound immediate PersistentVolumeClaims")
     site.client.create("/api/v1/persistentvolumes", volume)
     model = site.await_condition(restricted, "claimed")
     (entry,) = model["status"]["nodes"].values()

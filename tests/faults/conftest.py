@@ -6,5 +6,6 @@ from tests.e2e.conftest import (
     module_namespace,
     site,
 )
+from tests.e2e.test_claim import restricted
 
-__all__ = ["cluster", "make_namespace", "module_namespace", "site"]
+__all__ = ["cluster", "make_namespace", "module_namespace", "restricted", "site"]
