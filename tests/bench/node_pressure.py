@@ -19,6 +19,7 @@ from tests import node_page_cache
 from tests.bench.figures import MIB, make_table, say, spread, start_result
 from tests.bench.processes import BenchmarkError
 from tests.checkpoints.synthetic import make_synthetic
+from tests.cluster.paths import InstancePaths
 from tests.cluster.providers import Cluster, choose
 from tests.installation import MODELS_ROOT, condition, deliver_images, install
 
@@ -26,7 +27,7 @@ NAMESPACE: Final = "bench-pressure"
 MOMENTS: Final = ("before", "staged", "read by an engine", "refreshed")
 PAGES: Final = ("Cold", "Normal")
 _READY_SECONDS: Final = 240.0
-_FIGURES: Final = ("pods_working_set", "pods_active_file", "pods_inactive_file", "node_available", "resident")
+_FIGURES: Final = ("pods_working_set", "pods_active_file", "pods_inactive_file", "resident")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     result = start_result("node-pressure", {"size_mib": arguments.size // MIB, "rounds": arguments.rounds})
     print(cluster.up(), flush=True)
     try:
-        runs = _measure(cluster, arguments.size, arguments.rounds)
+        runs = _measure(cluster, arguments.instance, arguments.size, arguments.rounds)
     finally:
         if own and not arguments.keep:
             print(cluster.down(), flush=True)
@@ -59,11 +60,11 @@ def make_tables(result: dict[str, Any]) -> dict[str, str]:
             found = [figures for figures in found if figures]
             columns = ([figures[name] / MIB for figures in found] for name in _FIGURES)
             rows.append((f"{pages}: {moment}", *(spread(list(column), 0) for column in columns)))
-    names = ("pods: working set", "active file", "inactive file", "node: available", "resident of the checkpoint")
+    names = ("pods: working set", "active file", "inactive file", "resident of the checkpoint")
     return {"node-pressure": make_table(("MiB", *names), rows)}
 
 
-def _measure(cluster: Cluster, size_bytes: int, rounds: int) -> list[dict[str, Any]]:
+def _measure(cluster: Cluster, instance: str, size_bytes: int, rounds: int) -> list[dict[str, Any]]:
     install(cluster, deliver_images(cluster))
     cluster.kubectl("create", "namespace", NAMESPACE, check=False)
     node, path = cluster.gpu_nodes[0], f"{MODELS_ROOT}/bench-pressure"
@@ -72,16 +73,19 @@ def _measure(cluster: Cluster, size_bytes: int, rounds: int) -> list[dict[str, A
     runs = []
     for turn in range(rounds):
         for pages in PAGES:
-            runs.append({"pages": pages, "moments": _run_once(cluster, node, path, pages, f"{pages.lower()}-{turn}")})
+            moments = _run_once(cluster, instance, node, path, pages, f"{pages.lower()}-{turn}")
+            runs.append({"pages": pages, "moments": moments})
             say(f"node-pressure: round {turn + 1} of {rounds}, {pages}")
     cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false", check=False)
     cluster.node_exec(node, ["rm", "-r", path])
     return runs
 
 
-def _run_once(cluster: Cluster, node: str, path: str, pages: str, name: str) -> dict[str, dict[str, int]]:
+def _run_once(
+    cluster: Cluster, instance: str, node: str, path: str, pages: str, name: str
+) -> dict[str, dict[str, int]]:
     node_page_cache.drop(cluster, node, path, MIB)
-    moments = {"before": _look(cluster, node, path)}
+    moments = {"before": _look(cluster, instance, node, path)}
     prefetch = {"refreshIntervalSeconds": 300, "pages": pages}
     placement = {"nodeSelector": {"kubernetes.io/hostname": node}}
     body = {
@@ -93,18 +97,18 @@ def _run_once(cluster: Cluster, node: str, path: str, pages: str, name: str) -> 
     cluster.kubectl("apply", "-f", "-", input=json.dumps(body))
     model = _await("is Ready", lambda: _ready(cluster, name))
     _await("has no Job left", lambda: _has_no_job(cluster))
-    moments["staged"] = _look(cluster, node, path)
+    moments["staged"] = _look(cluster, instance, node, path)
     # Two reads, as an engine's second start does: the second one has the kernel take the pages for used.
     for _ in range(2):
         cluster.node_exec(node, ["sh", "-c", 'cat "$1"/*.safetensors > /dev/null', "sh", path], timeout=300)
-    moments["read by an engine"] = _look(cluster, node, path)
+    moments["read by an engine"] = _look(cluster, instance, node, path)
     before = model["status"]["nodes"][node]["measuredAt"]
     status = {"status": {"nodes": {node: {"measuredAt": "2026-01-01T00:00:00Z"}}}}
     patch = ("patch", "mw", name, f"--namespace={NAMESPACE}", "--subresource=status", "--type=merge")
     cluster.kubectl(*patch, f"--patch={json.dumps(status)}")
     _await("is refreshed", lambda: _model(cluster, name)["status"]["nodes"][node]["measuredAt"] > before)
     _await("has no Job left", lambda: _has_no_job(cluster))
-    moments["refreshed"] = _look(cluster, node, path)
+    moments["refreshed"] = _look(cluster, instance, node, path)
     cluster.kubectl("delete", "mw", name, f"--namespace={NAMESPACE}", timeout=90)
     return moments
 
@@ -132,12 +136,12 @@ def _await(what: str, ask: Callable[[], Any]) -> Any:
     return found
 
 
-def _look(cluster: Cluster, node: str, path: str) -> dict[str, int]:
+def _look(cluster: Cluster, instance: str, node: str, path: str) -> dict[str, int]:
     """The kubelet's figures, measured after now, and the kernel's lists of the same group."""
     since = datetime.now(UTC)
     summary = _await("is measured by the kubelet", lambda: _summary(cluster, node, since))
     pods = next(each for each in summary["systemContainers"] if each["name"] == "pods")["memory"]
-    lists = _lists(cluster, node)
+    lists = _lists(cluster, instance, node)
     return {
         "pods_working_set": int(pods["workingSetBytes"]),
         "pods_available": int(pods.get("availableBytes", 0)),
@@ -157,12 +161,19 @@ def _summary(cluster: Cluster, node: str, since: datetime) -> dict[str, Any] | N
     return found if all(datetime.fromisoformat(memory["time"]) >= since for memory in memories) else None
 
 
-def _lists(cluster: Cluster, node: str) -> dict[str, int]:
+def _lists(cluster: Cluster, instance: str, node: str) -> dict[str, int]:
     """Of the group of all pods of this node, children included, in version 1 and 2 of control groups."""
-    # The kubelets of one machine have a root each, by the name of the node; that of a machine of its own has none.
-    paths = ("-path", f"*/{node}/kubepods/memory.stat", "-o", "-path", "/sys/fs/cgroup/*kubepods*/memory.stat")
+    # The kubelets of one machine have a root each, below their cluster's; that of a machine of its own has none.
+    embedded = InstancePaths(instance).cgroup
+    paths = (
+        "-path",
+        f"*/{embedded}/{node}/kubepods/memory.stat",
+        "-o",
+        "-path",
+        "/sys/fs/cgroup/*kubepods*/memory.stat",
+    )
     found = cluster.node_exec(node, ["find", "/sys/fs/cgroup", "-maxdepth", "5", *paths]).split()
-    own = [path for path in found if f"/{node}/" in path] or found
+    own = [path for path in found if f"/{embedded}/{node}/" in path] or [path for path in found if "/mwk-" not in path]
     if not own:
         raise BenchmarkError(f"the control group of the pods of {node} isn't found")
     counters = min(own, key=len)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import failures, manifests, memory, names, policies, reports, steps
+from modelweights_operator.domain import failures, manifests, memory, names, policies, reports, retry, steps
 from modelweights_operator.domain.clock import parse_time, rfc3339
 from modelweights_operator.domain.policies import NodeDecision
 from modelweights_operator.domain.snapshot import Node, Snapshot, StagingJob
@@ -31,7 +31,7 @@ _NO_ROOM: Final = 40
 
 @dataclass(frozen=True)
 class _Found:
-    """One node: its entry as the staging's rules leave it, and the refresh Jobs on it."""
+    """One node: its entry as the staging's rules leave it, and the refresh Jobs on it. What failed until `retry_at` waits no longer."""
 
     node: Node
     entry: api.NodeStatus
@@ -41,6 +41,7 @@ class _Found:
     owner_uid: str
     now: datetime
     refusal: str = ""
+    retry_at: datetime | None = None
 
     @property
     def is_warm_once(self) -> bool:
@@ -101,6 +102,7 @@ def follow(
             owner_uid=snapshot.owner.uid,
             now=now,
             refusal=snapshot.refusals.get(name, ""),
+            retry_at=retry.heed(snapshot.owner.retry, snapshot.owner.status, now).heeded_at,
         )
         answer = _answer(found)
         merged[name] = _merge(decision, answer)
@@ -217,9 +219,15 @@ def _seconds_until_due(found: _Found) -> float:
     """Until the node's own time in the interval comes, at least half an interval after the last measurement."""
     interval = found.spec.prefetch.refresh_interval_seconds
     since = min(parse_time(found.entry.measured_at) or found.now, found.now)
+    if found.entry.reason == policies.RESIDENCY_LOST and _is_retried(found, since):
+        return 0.0
     phase = int(names.short_hash(found.owner_uid, found.node.uid), 16) % interval
     earliest = since.timestamp() + interval / 2
     return earliest + (phase - earliest) % interval - found.now.timestamp()
+
+
+def _is_retried(found: _Found, since: datetime) -> bool:
+    return found.retry_at is not None and since <= found.retry_at
 
 
 def _by_job(found: _Found, job: StagingJob) -> _Answer:
@@ -238,7 +246,7 @@ def _by_job(found: _Found, job: StagingJob) -> _Answer:
         entry = _staged_again(found, f"{failure.reason}: {failure.message}")
         return _Answer(entry, finished_jobs=(job.name,))
     ended = min(job.finished_at or found.now, found.now)
-    left = RETRY_SECONDS - (found.now - ended).total_seconds()
+    left = 0.0 if _is_retried(found, ended) else RETRY_SECONDS - (found.now - ended).total_seconds()
     entry = _saying(found, f"the page cache wasn't refreshed: {failure.reason}: {failure.message}")
     if left > 0:
         return _Answer(entry, again_after_seconds=max(left, 1.0))

@@ -313,6 +313,21 @@ def test_where_nobody_may_measure_the_spec_says_what_follows(unknown: str, polic
     assert one(plan).state == state
 
 
+def retried(found: Snapshot) -> Snapshot:
+    return replace(found, owner=replace(found.owner, retry="please"))
+
+
+def test_retry_now_refreshes_a_node_that_lost_its_pages_at_once() -> None:
+    found = snapshot({"node-a": lost(measured_at=rfc3339(ago(5)))}, spec=REQUIRED)
+    assert plan_of(found).create_jobs == ()
+    assert job_nodes(plan_of(retried(found))) == ["node-a"]
+
+
+def test_retry_now_ends_the_wait_after_a_failed_refresh_and_hurries_no_other() -> None:
+    assert plan_of(retried(snapshot({"node-a": entry()}, failed("ReadFailed", 10)))).delete_jobs == ("refresh-node-a",)
+    assert plan_of(retried(snapshot({"node-a": entry(measured_at=rfc3339(ago(5)))}))).create_jobs == ()
+
+
 def test_where_refresh_is_turned_off_a_node_that_lost_its_pages_is_staged_again() -> None:
     spec = make_spec(prefetch={"policy": "Required"})
     plan = plan_of(snapshot({"node-a": lost(spec=spec)}, spec=spec))
