@@ -5,6 +5,7 @@ A stand-in for the API server, the Job controller and the kubelets; the operator
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Literal
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import names
@@ -128,7 +129,11 @@ class World:
             self.jobs[name] = replace(job, state="Complete" if good else "Failed", finished_at=self.now, pods=(pod,))
             return
         text = report_text(manifestDigest=self.files[job.node_name]) if good else failure_text("Broken", exit_code)
-        self.jobs[name] = replace(job, state="Complete" if good else "Failed", finished_at=self.now, result=text)
+        self.finish_job(name, "Complete" if good else "Failed", text)
+
+    def finish_job(self, name: str, state: Literal["Complete", "Failed"], text: str) -> None:
+        """End a Job with a report."""
+        self.jobs[name] = replace(self.jobs[name], state=state, finished_at=self.now, result=text)
 
     def add_node(self, name: str, digest: str = DIGEST_A) -> None:
         """Let a node join, with a checkpoint on its disk; one of that name comes back as another node."""
