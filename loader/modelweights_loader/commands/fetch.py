@@ -121,7 +121,16 @@ def _run(arguments: argparse.Namespace, ca_file: str | None) -> Outcome:
         source.close()
     if result.reason == PLANNED:
         return _show_plan(arguments, result)
-    return Outcome(result.reason, _describe(result, arguments.path), _figures(result))
+    return Outcome(
+        result.reason, _describe(result, arguments.path), {**_figures(result), **_disk_figures(arguments.path)}
+    )
+
+
+def _disk_figures(home: str) -> dict[str, object]:
+    from modelweights_loader.fetch.plan import measure_disk  # noqa: PLC0415 - see the package's docstring
+    from modelweights_loader.memory import Reserve  # noqa: PLC0415
+
+    return measure_disk(home, Reserve()).figures()
 
 
 def _find_revision(arguments: argparse.Namespace) -> str:

@@ -105,9 +105,15 @@ def clean(path: str, options: CleanOptions, say: Callable[[str], None] = lambda 
         with open_home(top, make=False) as root:
             try:
                 with root.holding(relative) as (parent, name):
-                    run.clean_home(parent, name)
+                    if parent.status(name) is not None:
+                        run.clean_home(parent, name)
+                    else:
+                        # Nothing was ever fetched there, or all of it went before.
+                        run.remove_markers(None, ())
+                    # In a pod, the root itself may be no part of what is mounted.
+                    return run.result(parent)
             except FileNotFoundError:
-                # Nothing was ever fetched there, or all of it went before.
+                # Not even the folder of its namespace.
                 run.remove_markers(None, ())
             return run.result(root)
     except FileNotFoundError as error:
@@ -122,8 +128,8 @@ class _Run:
         self._left: list[str] = []
         self._freed_bytes = 0
 
-    def result(self, root: Folder) -> CleanResult:
-        status = os.fstatvfs(root.descriptor)
+    def result(self, folder: Folder) -> CleanResult:
+        status = os.fstatvfs(folder.descriptor)
         return CleanResult(
             removed=tuple(self._removed),
             freed_bytes=self._freed_bytes,

@@ -34,6 +34,7 @@ from modelweights_loader.fetch.published import (
     read_published,
     read_reusable,
 )
+from modelweights_loader.fetch.reservation import reserve_room
 from modelweights_loader.fetch.retry import Backoff
 from modelweights_loader.fetch.reuse import link_reusable
 from modelweights_loader.fetch.ticker import Ticker
@@ -293,6 +294,7 @@ class _Run:
                 plan = link_reusable(home, files, plan)
                 _remove_other_keys(fetch_folder, key)
                 transfers, page_cache = self._make_transfers(plan)
+                reserve_room(files, transfers, self._options.reserve, self._say)
                 with contextlib.closing(Journal(own, _records_of(plan))) as journal:
                     download = Download(self._source, listing.described, files, self._options.download, counts)
                     ticker = Ticker(plan, counts, self._on_progress)

@@ -161,22 +161,62 @@ def check_room(folder: str, plan: Plan, reserve: Reserve) -> None:
     Raises:
         NoRoomError: There is less.
     """
+    disk = measure_disk(folder, reserve)
+    if plan.needed_bytes and disk.free_bytes - disk.reserve_bytes < plan.needed_bytes:
+        raise describe_lack(folder, plan.needed_bytes, disk)
     status = os.statvfs(folder)
-    free = status.f_bavail * status.f_frsize
-    kept = int(status.f_blocks * status.f_frsize * reserve.percent / 100) + reserve.size_bytes
-    if plan.needed_bytes and free - kept < plan.needed_bytes:
-        message = (
-            f"{format_bytes(plan.needed_bytes)} ({plan.needed_bytes} bytes) are to be fetched, but the disk of {folder} "
-            f"has {format_bytes(free)} free and {format_bytes(kept)} are to stay so; free disk space, take another disk, "
-            "or lower --disk-reserve"
-        )
-        figures: dict[str, object] = {"neededBytes": plan.needed_bytes, "freeBytes": free, "reserveBytes": kept}
-        raise NoRoomError(message, reason="NoRoom", figures=figures)
     new_files = sum(one.state == FETCH for one in plan.files)
     # File systems that make inodes as they need them say 0 of all.
     if status.f_files and status.f_favail < new_files:
         message = f"{new_files} files are to be made, but the disk of {folder} has inodes for {status.f_favail}; remove files, or take another disk"
         raise NoRoomError(message, reason="NoRoom", figures={"neededFiles": new_files, "freeFiles": status.f_favail})
+
+
+class Disk(NamedTuple):
+    """Bytes of a file system: free for users that aren't root, in all, and of it what is to stay free."""
+
+    free_bytes: int
+    total_bytes: int
+    reserve_bytes: int = 0
+
+    def figures(self) -> dict[str, object]:
+        """For reports."""
+        return {"diskFreeBytes": self.free_bytes, "diskTotalBytes": self.total_bytes}
+
+
+def measure_disk(folder: str | int, reserve: Reserve) -> Disk:
+    """Asks a file system for its room.
+
+    Args:
+        folder: On it, by its path or descriptor.
+        reserve: What is to stay free: a share of all, or a number of bytes.
+
+    Returns:
+        The figures.
+    """
+    status = os.statvfs(folder)
+    total = status.f_blocks * status.f_frsize
+    return Disk(status.f_bavail * status.f_frsize, total, int(total * reserve.percent / 100) + reserve.size_bytes)
+
+
+def describe_lack(folder: str, needed_bytes: int, disk: Disk) -> NoRoomError:
+    """Says that there is too little room.
+
+    Args:
+        folder: On the disk.
+        needed_bytes: That are to come.
+        disk: What it has.
+
+    Returns:
+        The error to raise.
+    """
+    message = (
+        f"{format_bytes(needed_bytes)} ({needed_bytes} bytes) are to be fetched, but the disk of {folder} "
+        f"has {format_bytes(disk.free_bytes)} free and {format_bytes(disk.reserve_bytes)} are to stay so; free disk space, "
+        "take another disk, or lower --disk-reserve"
+    )
+    figures = {"neededBytes": needed_bytes, "reserveBytes": disk.reserve_bytes, **disk.figures()}
+    return NoRoomError(message, reason="NoRoom", figures=figures)
 
 
 def find_existing_parent(path: str) -> str:

@@ -97,6 +97,7 @@ class Transfer:
         self.must_restart = False
         self.restarts = 0
         self.is_done = False
+        self.is_reserved = False
         self.keeps_pages = True
         self.dropped_bytes = 0
         self.counted_bytes = 0
@@ -137,10 +138,14 @@ class Transfer:
                     refuse_planted(shown)
                 with saying("read", shown):
                     self._prove_prefix(on_read)
+            elif self.is_reserved:
+                self.descriptor = folder.open(name, os.O_RDWR)
+                if os.fstat(self.descriptor).st_nlink != 1:
+                    refuse_planted(shown)
             else:
                 self.descriptor = _create(folder, name)
             with saying("write", shown):
-                if self.file.size_bytes >= _ALLOCATE_FROM_BYTES:
+                if self.file.size_bytes >= _ALLOCATE_FROM_BYTES and not self.is_reserved:
                     allocate(self.descriptor, self.frontier, self.file.size_bytes)
         self.next_begin = self.frontier
 
@@ -337,6 +342,8 @@ class Transfer:
         self.must_restart = False
         if self.descriptor >= 0:
             os.ftruncate(self.descriptor, 0)
+            if self.is_reserved:
+                allocate(self.descriptor, 0, self.file.size_bytes)
 
     def digests(self) -> Digests:
         """The hashes of the whole file. Blocks for a read of a small one whose size nobody said."""

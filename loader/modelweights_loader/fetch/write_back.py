@@ -35,7 +35,7 @@ def start_write_back(descriptor: int, begin: int, length: int) -> None:
     call(descriptor, ctypes.c_int64(begin), ctypes.c_int64(length), ctypes.c_uint(_SYNC_FILE_RANGE_WRITE))
 
 
-def allocate(descriptor: int, begin: int, size_bytes: int) -> None:
+def allocate(descriptor: int, begin: int, size_bytes: int) -> bool:
     """Takes room on the disk for a file, whose size stays as it is: a full disk shows now and not after hours.
 
     Args:
@@ -43,22 +43,26 @@ def allocate(descriptor: int, begin: int, size_bytes: int) -> None:
         begin: From here on.
         size_bytes: Up to here.
 
+    Returns:
+        Whether it is taken; no file system has to be able to.
+
     Raises:
         OSError: There is no room. That the file system can't do it is no error; posix_fallocate would write zeros there.
     """
     try:
         call = _library().fallocate
     except (AttributeError, OSError):
-        return
+        return False
     while size_bytes > begin:
         length = ctypes.c_int64(size_bytes - begin)
         if call(descriptor, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(begin), length) == 0:
-            return
+            return True
         number = ctypes.get_errno()
         if number in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
             raise OSError(number, os.strerror(number))
         if number != errno.EINTR:
-            return
+            return False
+    return True
 
 
 def sync_file_system(descriptor: int) -> bool:
