@@ -297,7 +297,7 @@ class Reconciler:
             await self._tell(pod, Event("Warning", "LiftRefused", str(error)))
             raise
         _log.info("%s/%s: gate lifted", pod.namespace, pod.name)
-        await self._tell(pod, Event("Normal", "Staged", "the weights are staged: the pod may be scheduled"))
+        await self._tell(pod, Event("Normal", decision.reason, decision.message))
 
     async def _tell(self, pod: gate.GatedPod, event: Event) -> None:
         """Post an event on the pod, once for each message."""

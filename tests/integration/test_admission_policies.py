@@ -130,6 +130,7 @@ def test_a_lift_decided_on_an_old_pod_is_a_conflict(admin: Kube, account: Kube, 
     assert caught.value.status == 409
 
 
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 UNGATE = {"schedulingGates": [{"$patch": "delete", "name": GATE["name"]}]}
 # Those that every pod has: they may not be taken off, whoever asks.
 DEFAULT_TOLERATIONS = [
@@ -151,6 +152,7 @@ POD_DENIALS = {
     "nothing of the gate": ({"metadata": {"annotations": {"modelweights.io/digest": "x"}}}, "only the gate modelweights.io/staged"),
     "a node selector": ({"spec": {**UNGATE, "nodeSelector": {"a": "b"}}}, "only the gate and the required node affinity"),
     "a toleration": ({"spec": {**UNGATE, "tolerations": [*DEFAULT_TOLERATIONS, {"operator": "Exists"}]}}, "only the gate and the required node affinity"),
+    "a preferred node": ({"spec": {**UNGATE, "affinity": {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": ZONE}]}}}}, "only labels below staged.modelweights.io/ may be added"),
     "a deadline": ({"spec": {**UNGATE, "activeDeadlineSeconds": 5}}, "only the gate and the required node affinity"),
 }  # fmt: skip
 

@@ -88,6 +88,7 @@ ACCEPTED = {
     "a percentage of the nodes": placement(minAvailableNodes="1%"),
     "all of the nodes": placement(minAvailableNodes="100%"),
     "no canary": placement(canaryNodes=0),
+    "nodes that are to come": placement(whenNoRoom="Provision"),
     "ten canaries": placement(canaryNodes=10),
     "all percent": prefetch(minResidentPercent=100),
     "labels of a queue": staging(labels={"kueue.x-k8s.io/queue-name": "a"}, annotations={"a": "b"}),
@@ -215,6 +216,7 @@ REJECTED = {
     "no percent needed": (placement(minAvailableNodes="0%"), "spec.placement.minAvailableNodes in body should match"),
     "more than all needed": (placement(minAvailableNodes="101%"), "spec.placement.minAvailableNodes in body should"),
     "a number of nodes as a text": (placement(minAvailableNodes="80"), "spec.placement.minAvailableNodes in body should match"),
+    "another way without room": (placement(whenNoRoom="Panic"), 'supported values: "Wait", "Provision"'),
     "eleven canaries": (placement(canaryNodes=11), "should be less than or equal to 10"),
     "fewer than no canary": (placement(canaryNodes=-1), "should be greater than or equal to 0"),
     "an empty list of terms": (
@@ -305,6 +307,7 @@ def test_defaults_are_filled_in(admin: Kube, namespace: str) -> None:
             "minAvailableNodes": 1,
             "maxConcurrentNodes": 10,
             "canaryNodes": 1,
+            "whenNoRoom": "Wait",
         },
         "prefetch": {
             "mode": "PageCache",

@@ -140,6 +140,51 @@ def test_a_pod_bound_to_a_node_waits_for_that_node(team: Team) -> None:
     poll("the gate opens", lambda: names.GATE not in gates(team))
 
 
+WAITS: dict[str, Any] = {"initContainers": [{"name": "wait", "image": "loader", "args": ["wait", "/models/llama"]}]}
+
+
+def provision(team: Team) -> None:
+    team.create_model(placement={"nodeSelector": {"team": team.namespace}, "whenNoRoom": "Provision"})
+    team.wait_for("Ready", "False", "NoNodes")
+
+
+def test_a_pod_that_waits_itself_starts_before_there_is_a_node(team: Team) -> None:
+    """As an autoscaler needs it, which skips pods at a gate and knows nothing of labels that nodes are to have."""
+    provision(team)
+    add_pod(team, **WAITS)
+    poll("the gate opens", lambda: names.GATE not in gates(team))
+    assert "nodeAffinity" not in pod(team)["spec"].get("affinity", {})
+    wait_told(team, "Provisioned")
+    team.add_node("a")
+    team.stage("a")
+    team.wait_for("Ready", "True")
+    soft = {"weight": 5, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}}
+    kind = "preferredDuringSchedulingIgnoredDuringExecution"
+    add_pod(team, "later", affinity={"nodeAffinity": {kind: [soft]}}, **WAITS)
+    poll("the gate opens", lambda: names.GATE not in gates(team, "later"))
+    [(key, value)] = team.staged_labels("a").items()
+    staged = {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}
+    found = pod(team, "later")["spec"]["affinity"]["nodeAffinity"]
+    assert found == {kind: [soft, {"weight": 100, "preference": staged}]}
+
+
+def test_a_pod_that_does_not_wait_itself_is_told_what_it_lacks(team: Team) -> None:
+    provision(team)
+    add_pod(team)
+    assert "no init container" in wait_told(team, "ProvisionNeedsWait")
+    assert names.GATE in gates(team)
+
+
+def test_without_a_node_that_is_told_on_pod_and_model(team: Team) -> None:
+    team.create_model()
+    assert "see spec.placement.whenNoRoom" in team.wait_for("Ready", "False", "NoNodes")
+    add_pod(team, **WAITS)
+    assert "selects no node" in wait_told(team, "NoNodes")
+    team.add_node("a")
+    team.stage("a")
+    poll("the gate opens", lambda: names.GATE not in gates(team))
+
+
 def test_a_deleted_model_opens_nothing(team: Team) -> None:
     team.add_node("a")
     team.create_model()

@@ -192,6 +192,15 @@ class Placement(Model):
         ),
     )
 
+    when_no_room: Literal["Wait", "Provision"] = Field(
+        default="Wait",
+        description=(
+            "What becomes of pods at the gate that no staged node takes. Wait: they stay there, and autoscalers skip them. "
+            "Provision: those whose init container runs the loader's wait start before anything is staged, preferably on "
+            "nodes that are, so that an autoscaler brings a node; they hold its GPU while they wait."
+        ),
+    )
+
     @model_validator(mode="after")
     def _available(self) -> "Placement":
         least = self.min_available_nodes

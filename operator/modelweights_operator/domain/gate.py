@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from modelweights_operator.domain import names
+from modelweights_operator.domain import names, provision
 
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 MAX_REQUIREMENTS: Final = 16
@@ -40,7 +40,11 @@ class Requirement:
 
 @dataclass(frozen=True)
 class GatedPod:
-    """A pod that has our gate. `terms` are the terms of its required node affinity as they stand, None without one."""
+    """A pod that has our gate.
+
+    `terms` are the terms of its required node affinity as they stand, None without one; `preferred` those of the preferred
+    one. `waits_itself`: an init container of it waits on the node.
+    """
 
     namespace: str
     name: str
@@ -48,6 +52,8 @@ class GatedPod:
     resource_version: str
     require: str
     terms: tuple[Mapping[str, Any], ...] | None = None
+    preferred: tuple[Mapping[str, Any], ...] = ()
+    waits_itself: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class StagedModel:
         path: Where it lies, "" where that isn't known.
         holders: Names of the nodes whose label says that they hold it, each with its hostname label.
         missing: Why the revision isn't there, nor going to be; "" when it is, or may soon be.
+        provisions: Whether pods that wait on the node themselves start before it is staged.
+        selects_none: Whether no node is selected.
     """
 
     uid: str
@@ -70,13 +78,17 @@ class StagedModel:
     holders: Mapping[str, str]
     path: str = ""
     missing: str = ""
+    provisions: bool = False
+    selects_none: bool = False
 
 
 @dataclass(frozen=True)
 class Lift:
-    """The pod may start: the strategic merge patch that opens the gate."""
+    """The pod may start: the strategic merge patch that opens the gate, and reason and message of the event."""
 
     patch: Mapping[str, Any]
+    reason: str = "Staged"
+    message: str = "the weights are staged: the pod may be scheduled"
 
 
 @dataclass(frozen=True)
@@ -139,17 +151,35 @@ def decide(
         refusal = _refuse(pod, requirement, models.get(requirement))
         if refusal is not None:
             return refusal
-    staged = [model for model in (models[requirement] for requirement in required) if model is not None]
-    if not all(model.available and model.digest and model.holders for model in staged):
+    found = {item: model for item in required if (model := models[item]) is not None}
+    needed = {item: model for item, model in found.items() if not (model.provisions and pod.waits_itself)}
+    for item, model in needed.items():
+        if not (model.available and model.digest and model.holders):
+            return _explain(item, model)
+    return _open(pod, list(found.values()), list(needed.values()), label_nodes=label_nodes)
+
+
+def _explain(requirement: Requirement, model: StagedModel) -> Wait:
+    if not (model.provisions or model.selects_none):
         return Wait()
+    return Wait(*provision.why_not("/".join(requirement.model), provisions=model.provisions))
+
+
+def _open(pod: GatedPod, found: list[StagedModel], needed: list[StagedModel], *, label_nodes: bool) -> Lift | Wait:
+    """Towards nodes that hold what is needed; for the rest the pod waits itself, preferably where it needn't."""
     if pod.terms is not None and not all(_is_filled(term) for term in pod.terms):
         return Wait(
             "AffinityUnsupported", "the pod's node affinity has an empty term, which can't be narrowed: remove it"
         )
-    if not _pinned_nodes_hold(pod, staged):
+    if not _pinned_nodes_hold(pod, needed):
         return Wait()
-    expressions = _by_label(staged) if label_nodes else _by_hostname(staged)
-    return Lift(_patch(pod, staged, expressions)) if expressions else Wait()
+    expressions = _by_label(needed) if label_nodes else _by_hostname(needed)
+    if needed and not expressions:
+        return Wait()
+    others = [model for model in found if model not in needed and model.digest]
+    preferred = provision.preferences(_by_label(others)) if label_nodes else []
+    patch = _patch(pod, found, expressions, preferred)
+    return Lift(patch, *provision.EVENT) if len(needed) < len(found) else Lift(patch)
 
 
 def _refuse(pod: GatedPod, requirement: Requirement, model: StagedModel | None) -> Wait | None:
@@ -198,20 +228,28 @@ def _by_label(staged: list[StagedModel]) -> list[dict[str, Any]]:
 
 def _by_hostname(staged: list[StagedModel]) -> list[dict[str, Any]]:
     """The price of the fallback: the pod stays bound to the nodes that are ready now, even when these vanish."""
+    if not staged:
+        return []
     common = set.intersection(*(set(model.holders.values()) for model in staged)) - {""}
     return [{"key": HOSTNAME_LABEL, "operator": "In", "values": sorted(common)}] if common else []
 
 
-def _patch(pod: GatedPod, staged: list[StagedModel], expressions: list[dict[str, Any]]) -> dict[str, Any]:
+def _patch(
+    pod: GatedPod, staged: list[StagedModel], expressions: list[dict[str, Any]], preferred: list[dict[str, Any]]
+) -> dict[str, Any]:
     """Gate, affinity and annotations in one, bound to the version of the pod on which it was decided.
 
     The gate goes by its name: an index could be another controller's by now.
     """
-    terms = [_narrow(term, expressions) for term in pod.terms or ({},)]
+    terms = [_narrow(term, expressions) for term in pod.terms or ({},)] if expressions else list(pod.terms or ())
     spec: dict[str, Any] = {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}
+    affinity: dict[str, Any] = {}
     if terms != list(pod.terms or ()):
-        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-        spec["affinity"] = {"nodeAffinity": required}
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
+    if preferred:
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [*pod.preferred, *preferred]
+    if affinity:
+        spec["affinity"] = {"nodeAffinity": affinity}
     return {
         "metadata": {
             "uid": pod.uid,

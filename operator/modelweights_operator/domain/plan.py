@@ -348,7 +348,10 @@ def _no_nodes_hint(snapshot: Snapshot, spec: api.Spec) -> str:
                 f"{len(matching)} node(s) match spec.placement ({selector}) but have taints that staging doesn't "
                 f"tolerate, such as {text} on {node.name}: add it to spec.placement.tolerations"
             )
-    return f"no node matches spec.placement ({selector}): label the nodes, or change the selector"
+    hint = f"no node matches spec.placement ({selector}): label the nodes, or change the selector"
+    if spec.placement.when_no_room == "Provision":
+        return hint
+    return f"{hint}; autoscalers skip pods that wait at a gate, see spec.placement.whenNoRoom"
 
 
 def _conflict(snapshot: Snapshot, published: api.Revision | None) -> str:

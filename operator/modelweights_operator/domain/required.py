@@ -17,10 +17,22 @@ def staged_model(owner: Owner, asked: str, nodes: Iterable[Node], *, label_nodes
         label_nodes: Whether the operator may label nodes: then a node counts only once its label is there.
     """
     status = owner.status
+    placement = owner.spec.placement if owner.spec is not None else None
+    # A node that comes is staged as the spec asks: for another revision a pod would wait there in vain.
+    provisions = placement is not None and placement.when_no_room == "Provision" and not asked
+    selects_none = status.observed_generation == owner.generation and not status.summary.desired
     found = revisions.find(status, asked)
     if found is None:
         missing = revisions.why_missing(status, owner.spec, asked) if asked else ""
-        return gate.StagedModel(uid=owner.uid, available=False, digest="", holders={}, missing=missing)
+        return gate.StagedModel(
+            uid=owner.uid,
+            available=False,
+            digest="",
+            holders={},
+            missing=missing,
+            provisions=provisions,
+            selects_none=selects_none,
+        )
     available = any(condition.type == AVAILABLE and condition.status == "True" for condition in status.conditions)
     return gate.StagedModel(
         uid=owner.uid,
@@ -29,6 +41,8 @@ def staged_model(owner: Owner, asked: str, nodes: Iterable[Node], *, label_nodes
         digest=found.manifest_digest,
         holders=_holders(owner, found.manifest_digest, nodes, label_nodes=label_nodes),
         path=found.path,
+        provisions=provisions,
+        selects_none=selects_none,
     )
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.api.quantity import to_bytes
-from modelweights_operator.domain import names
+from modelweights_operator.domain import names, provision
 from modelweights_operator.domain.clock import parse_time
 from modelweights_operator.domain.gate import GatedPod
 from modelweights_operator.domain.snapshot import (
@@ -205,6 +205,8 @@ def gated_pod(body: Json) -> GatedPod | None:
         resource_version=metadata["resourceVersion"],
         require=(metadata.get("annotations") or {}).get(names.REQUIRE_ANNOTATION, ""),
         terms=tuple(required["nodeSelectorTerms"]) if required else None,
+        preferred=tuple(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()),
+        waits_itself=any(map(provision.runs_wait, spec.get("initContainers") or [])),
     )
 
 

@@ -41,7 +41,10 @@ from tests.unit.domain.samples import (
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [
-        ((), "no node matches spec.placement (nvidia.com/gpu.present=true): label the nodes, or change the selector"),
+        (
+            (),
+            "no node matches spec.placement (nvidia.com/gpu.present=true): label the nodes, or change the selector; autoscalers skip pods that wait at a gate, see spec.placement.whenNoRoom",
+        ),
         ((make_node(labels={}),), "no node matches spec.placement (nvidia.com/gpu.present=true)"),
         ((make_node(taints=(make_taint("team", "red"),)),), "such as team=red:NoSchedule on node-a: add it to"),
         ((make_node(taints=(make_taint("alone"),)),), "such as alone:NoSchedule on node-a"),
