@@ -19,13 +19,15 @@ CORRUPT: Final = "/models/corrupt"
 BIG: Final = "/models/big"
 SPLIT_SHARDS: Final = 12
 
+FETCHED: Final = "/models/fetched"
+"""Root of the storage class: each namespace has a folder below it, and may name nothing else there."""
 STORAGE_CLAIM: Final = "models"
 STORAGE_CLASS_OF_CLAIM: Final = "tenant"
 SETTINGS: Final = (
     # The marker's folder is there before the first staging.
     "prepareNodes.enabled=true",
     "storage.classes[0].name=disk",
-    "storage.classes[0].root=/models",
+    f"storage.classes[0].root={FETCHED}",
     "storage.classes[0].default=true",
     f"storage.classes[1].name={STORAGE_CLASS_OF_CLAIM}",
     f"storage.classes[1].claimName={STORAGE_CLAIM}",

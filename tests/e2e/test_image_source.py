@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.client import path_of
 from tests.e2e.files import push_files
 from tests.e2e.objects import RESTRICTED, model_weights, stand_in_pod
-from tests.e2e.site import Site
+from tests.e2e.site import FETCHED, Site
 from tests.installation import condition
 from tests.json_client import Json
 from tests.polling import poll
@@ -146,7 +146,7 @@ def test_a_copy_of_an_image_lies_on_the_node(site: Site, namespace: str) -> None
     reference = push_files(site, f"copied-image:{uuid.uuid4().hex[:8]}", pack(site.checkpoints / "split"))
     site.client.make(image_model(namespace, "copy", reference, storage={}))
     status = site.await_condition(namespace, "copy", seconds=120)["status"]
-    assert status["published"]["path"].startswith(f"/models/{namespace}/copy/")
+    assert status["published"]["path"].startswith(f"{FETCHED}/{namespace}/copy/")
     # Both nodes read the same listing from their own mounts of the image: sizes and times come from its layers.
     assert status["summary"]["readyRatio"] == "2/2"
     assert status["published"]["revision"] == status["source"]["revision"]

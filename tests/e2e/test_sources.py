@@ -18,7 +18,7 @@ from tests.e2e.client import path_of
 from tests.e2e.files import SUMS, parse_sums, sums_on_node
 from tests.e2e.objects import RESTRICTED, model_weights, models_mount, models_volume, stand_in_pod
 from tests.e2e.processes import freeze_step
-from tests.e2e.site import SPLIT, STORAGE_CLAIM, STORAGE_CLASS_OF_CLAIM, Site
+from tests.e2e.site import FETCHED, SPLIT, STORAGE_CLAIM, STORAGE_CLASS_OF_CLAIM, Site
 from tests.e2e.source_servers import HubServer, Server, StoreServer, start_hub, start_store, start_web
 from tests.installation import condition
 from tests.json_client import Json
@@ -144,7 +144,7 @@ def test_hugging_face_repository_reaches_every_node(site: Site, servers: Servers
     assert status["source"]["revision"] == FIRST
     assert set(status["nodes"]) == set(site.cluster.gpu_nodes)
     hexadecimal = status["published"]["manifestDigest"].removeprefix("sha256:")
-    assert status["published"]["path"] == f"/models/{module_namespace}/minilm/{hexadecimal}"
+    assert status["published"]["path"] == f"{FETCHED}/{module_namespace}/minilm/{hexadecimal}"
     for node in site.cluster.gpu_nodes:
         assert sums_on_node(site, node, status["published"]["path"]) == _sums_here(servers.files)
         assert status["nodes"][node]["fetchedBytes"] == _size_of(servers.files)
@@ -167,14 +167,14 @@ def test_staging_pod_may_write_in_the_fetch_alone(site: Site, module_namespace: 
             assert context["capabilities"] == {"drop": ["ALL"]}
             on_models = [each for each in container["volumeMounts"] if each["name"] == "model"]
             written = {each["mountPath"] for each in on_models if not each.get("readOnly")}
-            expected = {"fetch": {f"/models/{module_namespace}/minilm"}, "report": {"/run/modelweights/markers"}}
+            expected = {"fetch": {f"{FETCHED}/{module_namespace}/minilm"}, "report": {"/run/modelweights/markers"}}
             assert written == expected.get(container["name"], set())
 
 
 def test_branch_that_moves_between_two_nodes_is_not_mixed(site: Site, servers: Servers, module_namespace: str) -> None:
     """The first node's fetch is held until the branch has moved; the second node must get what the first one resolved."""
     servers.hub.describe(REPOSITORY, refs={"main": FIRST})
-    home = f"/models/{module_namespace}/moved"
+    home = f"{FETCHED}/{module_namespace}/moved"
     first = site.cluster.gpu_nodes[0]
     with ThreadPoolExecutor(1) as pool, freeze_step(site.cluster, first, "prefetch", home, pool) as held:
         _apply(site, module_namespace, "moved", _hugging_face(servers), "")
@@ -190,7 +190,7 @@ def test_branch_that_moves_between_two_nodes_is_not_mixed(site: Site, servers: S
 def test_killed_fetch_goes_on_where_it_was(site: Site, servers: Servers, module_namespace: str) -> None:
     """SIGKILL, as a lost pod gives it; the files are right in the end, and one further staging was enough."""
     node = site.cluster.gpu_nodes[1]
-    home = f"/models/{module_namespace}/killed"
+    home = f"{FETCHED}/{module_namespace}/killed"
     with ThreadPoolExecutor(1) as pool, freeze_step(site.cluster, node, "fetch", home, pool) as held:
         _apply(site, module_namespace, "killed", _hugging_face(servers, revision=FIRST), node)
         held()
@@ -305,7 +305,7 @@ def test_folder_is_copied_where_storage_asks_for_it(site: Site, servers: Servers
     _apply(site, module_namespace, "copied", {"hostPath": {"path": SPLIT}}, node, storage={})
     model = site.await_condition(module_namespace, "copied", seconds=120)
     path = model["status"]["published"]["path"]
-    assert path.startswith(f"/models/{module_namespace}/copied/")
+    assert path.startswith(f"{FETCHED}/{module_namespace}/copied/")
     assert sums_on_node(site, node, path) == _sums_here(servers.files)
 
 

@@ -14,7 +14,7 @@ from tests.checkpoints.synthetic import make_synthetic
 from tests.e2e.client import path_of
 from tests.e2e.files import sums_on_node
 from tests.e2e.objects import model_weights
-from tests.e2e.site import Site
+from tests.e2e.site import FETCHED, Site
 from tests.e2e.source_servers import HubServer, start_hub
 from tests.polling import poll
 
@@ -85,7 +85,7 @@ def test_ten_deaths_of_a_fetch(site: Site, hub: HubServer, module_namespace: str
 
 def _die_once(site: Site, hub: HubServer, key: str, how: str, share: float, expected: dict[str, str]) -> Death:
     namespace, _, name = key.partition("/")
-    node, home = site.cluster.gpu_nodes[0], f"/models/{key}"
+    node, home = site.cluster.gpu_nodes[0], f"{FETCHED}/{key}"
     before = _sent(hub)
     body = model_weights(namespace, name, "", node, prefetch={"mode": "None"}, validation={"mode": "Structure"})
     body["spec"]["source"] = {"huggingFace": {"repository": REPOSITORY, "revision": REVISION, "endpoint": hub.url}}

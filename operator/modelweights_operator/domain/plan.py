@@ -30,6 +30,7 @@ from modelweights_operator.domain import (
     storage,
 )
 from modelweights_operator.domain.conditions import Assessment, Trouble
+from modelweights_operator.domain.host_folders import LocationError
 from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.sizes import human_bytes
 from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
@@ -167,7 +168,7 @@ def _problem(snapshot: Snapshot, targets: tuple[Node, ...]) -> tuple[str, str] |
         return conditions.INVALID_SPEC, snapshot.owner.invalid
     try:
         storage.locate(snapshot.owner, spec, snapshot.policy)
-    except storage.LocationError as error:
+    except LocationError as error:
         return error.reason, str(error)
     if len(targets) > api.MAX_NODES:
         message = f"{len(targets)} nodes are selected, at most {api.MAX_NODES} fit one object: split it by nodeSelector"

@@ -119,7 +119,7 @@ def _scratch(tmp_size: str) -> list[Manifest]:
 
 def _in_place(spec: Spec, location: ModelLocation) -> Manifest:
     volume = _mountable(spec)
-    return {"name": "model", **(volume or {"hostPath": {"path": location.root, "type": "Directory"}})}
+    return {"name": "model", **(volume or {"hostPath": {"path": location.marker_root, "type": "Directory"}})}
 
 
 def _mountable(spec: Spec) -> Manifest | None:
@@ -156,9 +156,9 @@ def _copied(staging: Staging) -> list[Manifest]:
     volume = _mountable(staging.spec)
     if volume is not None:
         return [{"name": "source", **volume}]
-    if staging.spec.source.host_path is not None:
-        root = storage.source_root(staging.spec, staging.policy)
-        return [{"name": "source", "hostPath": {"path": root, "type": "Directory"}}]
+    source = staging.location.source
+    if source is not None:
+        return [{"name": "source", "hostPath": {"path": source.volume, "type": "Directory"}}]
     return []
 
 
@@ -338,14 +338,14 @@ def _model(location: ModelLocation, step: str) -> Manifest:
 
 
 def _source_mounts(staging: Staging) -> list[Manifest]:
-    source = staging.spec.source
+    source = staging.location.source
     found: list[Manifest] = []
     if _mountable(staging.spec) is not None:
         found.append({"name": "source", "mountPath": storage.SOURCE_VOLUME_MOUNT, "readOnly": True})
-    if source.host_path is not None:
+    if source is not None:
         # At its own path, so that messages name the node's; a home below it is mounted over it.
-        root = storage.source_root(staging.spec, staging.policy)
-        found.append({"name": "source", "mountPath": root, "readOnly": True})
+        part = {"subPath": source.sub_path} if source.sub_path else {}
+        found.append({"name": "source", "mountPath": source.mount, "readOnly": True, **part})
     for volume in _secrets(staging.spec):
         path = f"{_SECRETS_MOUNT}/{volume['secret']['secretName']}"
         found.append({"name": volume["name"], "mountPath": path, "readOnly": True})

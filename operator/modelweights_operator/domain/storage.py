@@ -6,11 +6,13 @@ fetched, class with a claim      <claim>/<name>/<digest>              likewise
 """
 
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
 from modelweights_operator.api.v1alpha1 import Spec
+from modelweights_operator.domain import host_folders
+from modelweights_operator.domain.host_folders import HostFolder, LocationError
 from modelweights_operator.domain.snapshot import Owner, Policy, StorageClass
 
 MARKER_FOLDER: Final = ".modelweights"
@@ -21,18 +23,9 @@ SOURCE_VOLUME_MOUNT: Final = "/mnt/source"
 """Where the one is mounted that a copy is made of."""
 HUGGING_FACE_HOST: Final = "huggingface.co"
 
-PATH_NOT_ALLOWED: Final = "PathNotAllowed"
 STORAGE_CLASS_NOT_FOUND: Final = "StorageClassNotFound"
 
 _STORE_HOSTS: Final = {"s3": "amazonaws.com", "gs": "storage.googleapis.com", "az": "blob.core.windows.net"}
-
-
-class LocationError(ValueError):
-    """What the spec asks for lies nowhere that the administrator allows; `reason` is the condition's."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -45,6 +38,7 @@ class ModelLocation:
         marked: Whether a marker for `modelweights-loader wait` can be written beside it.
         marker_root: The folder on the node that holds the markers' folder; "" without markers.
         sub_path: What of the volume is mounted at root; "" for all of it.
+        source: The folder on the node that a copy is made of; None for other sources.
     """
 
     root: str
@@ -52,13 +46,7 @@ class ModelLocation:
     marked: bool
     marker_root: str = ""
     sub_path: str = ""
-
-
-def allowed_root(path: str, roots: tuple[str, ...]) -> str | None:
-    """The longest of the allowed roots that holds `path`, or None. A root itself is no checkpoint."""
-    normal = posixpath.normpath(path)
-    holding = [root for root in map(posixpath.normpath, roots) if normal.startswith(root.rstrip("/") + "/")]
-    return max(holding, key=len, default=None)
+    source: HostFolder | None = None
 
 
 def find_class(spec: Spec, policy: Policy) -> StorageClass:
@@ -101,14 +89,14 @@ def locate(owner: Owner, spec: Spec, policy: Policy) -> ModelLocation:
         LocationError: The path lies below no allowed root, or there is no such storage class.
     """
     if spec.is_fetched:
-        source_root(spec, policy)
-        return home(owner, find_class(spec, policy))
+        source = _host_folder(owner, spec, policy) if spec.source.host_path is not None else None
+        return replace(home(owner, find_class(spec, policy)), source=source)
     folder = _folder_of_volume(spec)
     if folder is not None:
         path = posixpath.join(VOLUME_MOUNT, folder).rstrip("/")
         return ModelLocation(VOLUME_MOUNT, path, marked=False)
-    root, path = _host_path(spec, policy)
-    return ModelLocation(root, path, marked=True, marker_root=root)
+    found = _host_folder(owner, spec, policy)
+    return ModelLocation(found.mount, found.path, marked=True, marker_root=found.volume, sub_path=found.sub_path)
 
 
 def _folder_of_volume(spec: Spec) -> str | None:
@@ -127,27 +115,9 @@ def home(owner: Owner, storage_class: StorageClass) -> ModelLocation:
     return ModelLocation(home, home, marked=True, marker_root=storage_class.root, sub_path=sub_path)
 
 
-def source_root(spec: Spec, policy: Policy) -> str:
-    """The folder on the node that is mounted so that a local copy can be made of something in it; "" for other sources.
-
-    Raises:
-        LocationError: The path lies below no allowed root.
-    """
-    return _host_path(spec, policy)[0] if spec.source.host_path is not None else ""
-
-
-def _host_path(spec: Spec, policy: Policy) -> tuple[str, str]:
+def _host_folder(owner: Owner, spec: Spec, policy: Policy) -> HostFolder:
     assert spec.source.host_path is not None  # noqa: S101 - exactly one source: the callers looked at the others
-    path = posixpath.normpath(spec.source.host_path.path)
-    root = allowed_root(path, policy.host_path_roots)
-    if root is None:
-        allowed = ", ".join(policy.host_path_roots) or "none"
-        raise LocationError(
-            PATH_NOT_ALLOWED,
-            f"spec.source.hostPath.path {path} lies below none of the allowed roots ({allowed}): "
-            "move the checkpoint, or let the administrator add its root to the chart's value hostPathRoots",
-        )
-    return root, path
+    return host_folders.find(owner.namespace, spec.source.host_path.path, policy)
 
 
 def source_url(spec: Spec) -> str:
@@ -207,7 +177,7 @@ def published_path(owner: Owner, spec: Spec, policy: Policy, *, manifest_digest:
         claim, image = spec.source.persistent_volume_claim, spec.source.image
         if image is not None:
             return f"image:{image.reference}/{image.path}"
-        return f"claim:{claim.claim_name}/{claim.path}" if claim is not None else _host_path(spec, policy)[1]
+        return f"claim:{claim.claim_name}/{claim.path}" if claim is not None else _host_folder(owner, spec, policy).path
     storage_class = find_class(spec, policy)
     digest = manifest_digest.removeprefix("sha256:")
     if storage_class.claim:

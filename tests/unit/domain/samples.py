@@ -8,6 +8,7 @@ from typing import Any
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import names, storage
 from modelweights_operator.domain.clock import rfc3339
+from modelweights_operator.domain.host_folders import LocationError
 from modelweights_operator.domain.snapshot import (
     ContainerState,
     EngineConfigMap,
@@ -93,7 +94,7 @@ def digest_of(spec: api.Spec) -> str:
     """The staging digest under POLICY; with a class that it hasn't, one of a time when it was there."""
     try:
         return names.staging_digest(spec, storage.place(spec, POLICY))
-    except storage.LocationError:
+    except LocationError:
         return names.staging_digest(spec, "/gone")
 
 
