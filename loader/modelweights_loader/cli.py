@@ -22,6 +22,7 @@ from modelweights_loader.commands import (
     fetch,
     flags,
     prefetch,
+    prepare,
     refresh,
     report,
     residency,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 # In the order of the help text: that of the staging pods, then those for people.
 _STEPS = ("prefetch", "validate", "tune", "report", "stage")
-_COMMANDS = (resolve, fetch, prefetch, validate, tune, report, refresh, residency, wait, stage, clean, flags)
+_COMMANDS = (resolve, fetch, prefetch, validate, tune, report, refresh, residency, wait, stage, clean, prepare, flags)
 
 
 _INTERRUPTED = InterruptedByUserError("interrupted; the same command goes on with what is there")

@@ -41,6 +41,7 @@ class _Class(_Strict):
     name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
     root: str = ""
     claim_name: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$")
+    volumes_root: str = ""
     reserve: str | int = "12%"
     namespace_quota: str | int = 0
     default: bool = False
@@ -82,7 +83,7 @@ def read_storage_classes(environment: Mapping[str, str]) -> tuple[StorageClass, 
     defaults = [each.name for each in found if each.is_default]
     if len(defaults) > 1:
         raise SettingsError(f"storage.classes has more than one default ({', '.join(defaults)}): mark one of them")
-    _refuse_nested([each for each in found if each.root])
+    _refuse_nested([each for each in found if each.shared_root])
     return found
 
 
@@ -90,8 +91,11 @@ def _storage_class(given: _Class) -> StorageClass:
     what = f"storage.classes: {given.name}"
     if bool(given.root) == bool(given.claim_name):
         raise SettingsError(f"{what} needs exactly one of root and claimName")
-    if given.root and not is_folder(given.root):
-        raise SettingsError(f"{what} has the root {given.root!r}: absolute, written out, and not / itself")
+    for name, root in (("root", given.root), ("volumesRoot", given.volumes_root)):
+        if root and not is_folder(root):
+            raise SettingsError(f"{what} has the {name} {root!r}: absolute, written out, and not / itself")
+    if given.volumes_root and not given.claim_name:
+        raise SettingsError(f"{what} has a volumesRoot, which is for classes with a claimName")
     quota = given.namespace_quota
     return StorageClass(
         name=given.name,
@@ -102,6 +106,7 @@ def _storage_class(given: _Class) -> StorageClass:
         namespace_quota=_bytes(
             quota, f"{what} has the namespaceQuota {quota!r}: bytes such as 500Gi, or 0 for no bound"
         ),
+        volumes_root=given.volumes_root,
     )
 
 
@@ -115,7 +120,10 @@ def _refuse_nested(classes: list[StorageClass]) -> None:
     """The folder of a class would be a namespace's folder in the other."""
     for first in classes:
         for second in classes:
-            if first is not second and f"{second.root}/".startswith(f"{first.root}/"):
+            outer, inner = f"{first.shared_root}/", f"{second.shared_root}/"
+            # One root for a class with a root and one with claims: each ModelWeights has the same folder in both.
+            is_same = outer == inner and bool(first.root) != bool(second.root)
+            if first is not second and inner.startswith(outer) and not is_same:
                 raise SettingsError(
                     f"storage.classes: the root of {second.name} lies in that of {first.name}: give each a folder of its own"
                 )

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from modelweights_operator import errors
 from modelweights_operator.cleaner import Cleaner
-from modelweights_operator.domain import failures, gate, names, required
+from modelweights_operator.domain import access, failures, gate, names, required
+from modelweights_operator.domain.access import NamespaceLabels
 from modelweights_operator.domain.memory import Residents
 from modelweights_operator.domain.plan import Event, Plan, make_plan
 from modelweights_operator.domain.snapshot import Node, Policy, Snapshot, StagingJob, StagingPod
@@ -47,7 +48,8 @@ class Reconciler:
         api: The connection.
         settings: Settings of the operator.
         features: What the optional rights let it do. Without lifting gates stay shut, without labels lifts name nodes,
-            without holding objects `deletionPolicy: Delete` removes nothing.
+            without holding objects `deletionPolicy: Delete` removes nothing, without watching namespaces no pod may require
+            what another one has.
         startup_taint: Whether the startup taint is taken off nodes that are staged.
     """
 
@@ -89,12 +91,16 @@ class Reconciler:
             _gated_item,
             lambda item: self._gates.wake((item.value.namespace, item.value.name)),
         )
-        self._informers: Mapping[str, Informer[Any]] = {
+        self._informers: dict[str, Informer[Any]] = {
             "jobs": self._jobs,
             "staging pods": self._pods,
             "gated pods": self._gated,
             **self._cleaner.informers,
         }
+        self._namespaces: Informer[NamespaceLabels] | None = None
+        if features.watch_namespaces:
+            self._namespaces = Informer(api, paths.NAMESPACES, {}, _namespace_item, self._wake_gates_of)
+            self._informers["namespaces"] = self._namespaces
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -188,6 +194,12 @@ class Reconciler:
                 if any(requirement.model == key for requirement in gate.parse_require(pod)):
                     self._gates.wake((pod.namespace, pod.name))
 
+    def _wake_gates_of(self, item: Item[NamespaceLabels]) -> None:
+        """Other labels of a namespace may let its pods require what they couldn't."""
+        for pod in self._gated.values():
+            if pod.namespace == item.value.namespace:
+                self._gates.wake((pod.namespace, pod.name))
+
     # --- one model ------------------------------------------------------------------------------------------------
 
     async def _reconcile_model(self, key: Key) -> float | None:
@@ -280,7 +292,7 @@ class Reconciler:
             requirements = gate.parse_require(pod)
         except gate.RequireError:
             requirements = ()
-        models = {item: await self._staged_model(item) for item in requirements if item.namespace == pod.namespace}
+        models = {item: await self._staged_model(item, pod.namespace) for item in requirements}
         decision = gate.decide(pod, models, label_nodes=self._policy.label_nodes)
         if isinstance(decision, gate.Lift):
             await self._lift(pod, decision)
@@ -315,13 +327,19 @@ class Reconciler:
         }
         await apply.post_event(self._api, involved, event, datetime.now(UTC))
 
-    async def _staged_model(self, requirement: gate.Requirement) -> gate.StagedModel | None:
+    async def _staged_model(self, requirement: gate.Requirement, namespace: str) -> gate.StagedModel | None:
+        """What a pod of a namespace requires; None when it isn't there or isn't for it."""
+        known = self._namespaces.get(("", namespace)) if self._namespaces else None
+        if requirement.namespace != namespace and known is None:
+            return None
         try:
             body = await self._api.get(paths.modelweights(requirement.namespace, requirement.name))
         except errors.NotFoundError:
             return None
         owner = convert.owner(body)
         if owner.deleting:
+            return None
+        if requirement.namespace != namespace and not (owner.spec and access.allows(owner.spec.access, known)):
             return None
         return required.staged_model(
             owner, requirement.revision, self._nodes.values(), label_nodes=self._policy.label_nodes
@@ -402,6 +420,10 @@ def _job_item(body: Json) -> Item[StagingJob] | None:
 def _pod_item(body: Json) -> Item[StagingPod] | None:
     job_name = (body["metadata"].get("labels") or {}).get(convert.JOB_NAME_LABEL)
     return Item(f"{body['metadata']['namespace']}/{job_name}", convert.staging_pod(body)) if job_name else None
+
+
+def _namespace_item(body: Json) -> Item[NamespaceLabels] | None:
+    return Item("", NamespaceLabels(body["metadata"]["name"], body["metadata"].get("labels") or {}))
 
 
 def _gated_item(body: Json) -> Item[gate.GatedPod] | None:

@@ -48,7 +48,7 @@ def render(release: str, *settings: str, values: Path | None = None) -> str:
 def chart(server: ApiServer) -> str:
     """What applying the chart said; it is applied twice."""
     server.kubectl("create", "namespace", SYSTEM)
-    manifests = render(RELEASE, "hostPathRoots={/models}", "startupTaint.enabled=true")
+    manifests = render(RELEASE, "hostPathRoots={/models}", "startupTaint.enabled=true", "access.enabled=true")
     server.kubectl("apply", "--server-side", "-f", "-", input=manifests)
     server.kubectl("wait", "--for=condition=Established", "crd/modelweights.modelweights.io", "--timeout=20s")
     return server.kubectl("apply", "--server-side", "-f", "-", input=manifests)

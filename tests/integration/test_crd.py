@@ -56,6 +56,11 @@ def toleration(**fields: str) -> Json:
     return {"source": HOST, "placement": {"tolerations": [fields]}}
 
 
+def access(*expressions: Json, **labels: str) -> Json:
+    selector = {"matchLabels": labels, "matchExpressions": list(expressions)}
+    return {"source": HOST, "access": {"namespaceSelector": selector}}
+
+
 def placement(**fields: Any) -> Json:
     return {"source": HOST, "placement": fields}
 
@@ -96,6 +101,15 @@ ACCEPTED = {
     "safetensors as the engine's library": engine(loadFormat="safetensors"),
     "a group of ranks": engine(tensorParallelSize=16),
     "a group of one with safetensors": engine(tensorParallelSize=1, loadFormat="safetensors"),
+    "access for all": {"source": HOST, "access": {"namespaceSelector": {}}},
+    "access for none": {"source": HOST, "access": {}},
+    "access by labels": access(
+        {"key": "tier", "operator": "In", "values": ["gold", "silver"]},
+        {"key": "tier", "operator": "NotIn", "values": ["lead"]},
+        {"key": "team", "operator": "Exists"},
+        {"key": "closed", "operator": "DoesNotExist", "values": []},
+        models="yes",
+    ),
     "measured settings": engine(selection="Measured"),
     "every bit compared": {"source": HOST, "validation": {"mode": "Full"}},
     "what nobody can measure": prefetch(policy="Required", unknownResidency="Accept"),
@@ -206,6 +220,15 @@ REJECTED = {
     ),
     "too many ranks": (engine(tensorParallelSize=17), "should be less than or equal to 16"),
     "another library": (engine(loadFormat="pickle"), "Unsupported value"),
+    "access In without values": (access({"key": "a", "operator": "In"}), "In and NotIn need values"),
+    "access NotIn without values": (access({"key": "a", "operator": "NotIn", "values": []}), "In and NotIn need values"),
+    "access Exists with values": (access({"key": "a", "operator": "Exists", "values": ["b"]}), "the others take none"),
+    "access by another operator": (access({"key": "a", "operator": "Gt", "values": ["1"]}), "Unsupported value"),
+    "access without a key": (access({"operator": "Exists"}), "key: Required value"),
+    "access by too many": (
+        access(*({"key": "a", "operator": "Exists"} for _ in range(33))),
+        "must have at most 32 items",
+    ),
     "another selection": (engine(selection="Guess"), "Unsupported value"),
     "another answer to the unknown": (prefetch(unknownResidency="Perhaps"), "Unsupported value"),
     "another temperature": (prefetch(pages="Hot"), "Unsupported value"),

@@ -1,8 +1,9 @@
 """The chart on a real API server: it applies, and the service account has the rights that the operator asks for."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -29,7 +30,7 @@ OTHER = "rights"
 def other_release(server: ApiServer, chart: str) -> Path:
     """A second release, whose roles the tests may break; the kubeconfig of its service account."""
     assert chart
-    manifests = render(OTHER, "crds.enabled=false")
+    manifests = render(OTHER, "crds.enabled=false", "access.enabled=true")
     server.kubectl("apply", "--server-side", "-f", "-", input=manifests)
     return server.kubeconfig_for_service_account(SYSTEM, OTHER)
 
@@ -91,7 +92,13 @@ class Roles:
         for binding in self._bindings:
             self._admin.create(BINDINGS, binding)
         self._admin.patch(f"{ROLES}/{OTHER}-core", {"rules": self._core})
-        for rule in (*rights.REQUIRED, rights.LIFT_PODS, rights.LABEL_NODES, rights.HOLD_OBJECTS):
+        for rule in (
+            *rights.REQUIRED,
+            rights.LIFT_PODS,
+            rights.LABEL_NODES,
+            rights.HOLD_OBJECTS,
+            rights.WATCH_NAMESPACES,
+        ):
             poll(f"{rule} given back", lambda rule=rule: reviewed(self._user, rule))  # type: ignore[misc]
 
 
@@ -107,7 +114,7 @@ def test_applying_the_chart_twice_changes_nothing(chart: str) -> None:
 
 
 async def test_the_charts_rights_are_enough(account_kubeconfig: Path) -> None:
-    assert await check(account_kubeconfig) == (True, True, True)
+    assert await check(account_kubeconfig) == (True, True, True, True)
 
 
 async def test_without_the_core_role_every_missing_rule_is_named(other_release: Path, roles: Roles) -> None:
@@ -120,9 +127,10 @@ async def test_without_the_core_role_every_missing_rule_is_named(other_release: 
 @pytest.mark.parametrize(
     ("feature", "rule", "expected"),
     [
-        ("gate", rights.LIFT_PODS, (False, True, True)),
-        ("node-labels", rights.LABEL_NODES, (True, False, True)),
-        ("cleanup", rights.HOLD_OBJECTS, (True, True, False)),
+        ("gate", rights.LIFT_PODS, (False, True, True, True)),
+        ("node-labels", rights.LABEL_NODES, (True, False, True, True)),
+        ("cleanup", rights.HOLD_OBJECTS, (True, True, False, True)),
+        ("access", rights.WATCH_NAMESPACES, (True, True, True, False)),
     ],
 )
 async def test_without_a_features_role_the_operator_does_without(
@@ -130,7 +138,7 @@ async def test_without_a_features_role_the_operator_does_without(
     roles: Roles,
     feature: str,
     rule: rights.Rule,
-    expected: tuple[bool, bool, bool],
+    expected: tuple[bool, bool, bool, bool],
 ) -> None:
     roles.unbind(feature, rule)
     assert await check(other_release) == expected
@@ -156,6 +164,16 @@ def test_a_feature_that_is_off_asks_for_no_right_and_makes_no_policy(values: str
     assert ("ClusterRole", "x-core") in found
 
 
+def test_namespaces_are_read_only_where_access_is_on() -> None:
+    def resources(*settings: str) -> set[str]:
+        manifests = [each for each in yaml.safe_load_all(render("x", *settings)) if each]
+        rules = [rule for each in manifests if each["kind"] == "ClusterRole" for rule in each["rules"]]
+        return {resource for rule in rules for resource in rule["resources"]}
+
+    assert "namespaces" not in resources()
+    assert "namespaces" in resources("access.enabled=true")
+
+
 def test_the_operator_may_read_no_secret_and_delete_nothing_of_users(account: Kube, namespace: str) -> None:
     refused = [
         ("GET", f"/api/v1/namespaces/{namespace}/secrets"),
@@ -170,6 +188,9 @@ def test_the_operator_may_read_no_secret_and_delete_nothing_of_users(account: Ku
         ("POST", f"/api/v1/namespaces/{namespace}/pods"),
         ("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/x"),
         ("DELETE", "/api/v1/nodes/x"),
+        ("PATCH", f"/api/v1/namespaces/{namespace}"),
+        ("GET", "/api/v1/persistentvolumes"),
+        ("POST", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"),
     ]
     statuses = [
         account.ask(
@@ -249,3 +270,72 @@ def test_certificates_reach_the_operator_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         render("x", values=values)
     assert "fetch.extraCABundle is too long" in caught.value.stderr
+
+
+# --- tenants ----------------------------------------------------------------------------------------------------------
+
+CLASSES = [
+    {"name": "nvme", "root": "/data", "default": True},
+    {"name": "tenant", "claimName": "models", "volumesRoot": "/data"},
+    {"name": "own", "claimName": "mine"},
+]
+CATALOGUE = {"namespace": "catalogue", "class": "tenant", "size": "2Ti"}
+
+
+def render_tenants(tmp_path: Path, *tenants: Mapping[str, object]) -> list[dict[str, Any]]:
+    values = tmp_path / "values.yaml"
+    given = {"storage": {"classes": CLASSES}, "tenants": tenants, "prepareNodes": {"enabled": True}}
+    values.write_text(yaml.safe_dump(given))
+    return [each for each in yaml.safe_load_all(render("x", values=values)) if each]
+
+
+def test_each_tenant_gets_a_volume_that_no_other_claim_can_take(
+    server: ApiServer, admin: Kube, chart: str, tmp_path: Path
+) -> None:
+    assert chart
+    reader = {"namespace": "team-a", "class": "tenant", "reads": "catalogue"}
+    other = {"namespace": "team-b", "class": "nvme", "reads": "catalogue", "claimName": "cat"}
+    found = render_tenants(tmp_path, CATALOGUE, reader, other)
+    volumes = {each["metadata"]["name"]: each["spec"] for each in found if each["kind"] == "PersistentVolume"}
+    claims = {
+        (each["metadata"]["namespace"], each["metadata"]["name"]): each["spec"]
+        for each in found
+        if each["kind"] == "PersistentVolumeClaim"
+    }
+    bound = {(spec["claimRef"]["namespace"], spec["claimRef"]["name"]): name for name, spec in volumes.items()}
+    assert bound == {key: spec["volumeName"] for key, spec in claims.items()}
+    assert set(bound) == {("catalogue", "models"), ("team-a", "catalogue"), ("team-b", "cat")}
+    own, read = volumes[bound["catalogue", "models"]], volumes[bound["team-a", "catalogue"]]
+    assert own["hostPath"] == {"path": "/data/catalogue", "type": "Directory"}
+    assert (read["local"], read["mountOptions"]) == ({"path": "/data/catalogue"}, ["ro"])
+    assert all(spec["persistentVolumeReclaimPolicy"] == "Retain" for spec in volumes.values())
+    (daemon_set,) = (each for each in found if each["kind"] == "DaemonSet")
+    prepared = daemon_set["spec"]["template"]["spec"]["initContainers"]
+    assert [each["args"] for each in prepared] == [["prepare", "/roots/0", "--namespace=catalogue"]]
+    # What is rendered is what an API server takes.
+    for name in ("catalogue", "team-a", "team-b"):
+        admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    objects = [each for each in found if each["kind"] in ("PersistentVolume", "PersistentVolumeClaim")]
+    server.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(objects))
+
+
+@pytest.mark.parametrize(
+    ("tenant", "message"),
+    [
+        ({"namespace": "a", "class": "none"}, "names the class none, which isn't among storage.classes"),
+        ({"namespace": "a", "class": "nvme"}, "the class nvme needs a claimName and a volumesRoot"),
+        ({"namespace": "a", "class": "own"}, "the class own needs a claimName and a volumesRoot"),
+        ({"namespace": "a", "class": "own", "reads": "b"}, "the class own has neither a root nor a volumesRoot"),
+        ({"namespace": "a", "class": "tenant", "reads": "a"}, "reads names itself"),
+        ({"namespace": "a", "class": "tenant", "claimName": "c"}, "claimName is for what is read of another namespace"),
+        ({"namespace": "../b", "class": "tenant"}, "does not match pattern"),
+        ({"namespace": "a/b", "class": "tenant"}, "does not match pattern"),
+        ({"namespace": "a", "class": "tenant", "reads": "../b"}, "does not match pattern"),
+        ({"namespace": "a", "class": "tenant", "path": "/etc"}, "additional properties 'path' not allowed"),
+        ({"namespace": "a"}, "missing property 'class'"),
+    ],
+)
+def test_a_tenant_that_is_none_is_refused(tmp_path: Path, tenant: dict[str, object], message: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        render_tenants(tmp_path, tenant)
+    assert message in caught.value.stderr

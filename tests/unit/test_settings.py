@@ -97,11 +97,13 @@ def test_storage_classes() -> None:
         {"name": "nvme", "root": "/data", "default": True},
         {"name": "b", "root": "/data2", "reserve": "10Gi"},
         {"name": "c", "claimName": "models", "reserve": "2.5%"},
+        {"name": "d", "claimName": "tenant", "volumesRoot": "/data"},
     )
     assert from_environment(with_classes(*classes)).storage_classes == (
         StorageClass("nvme", root="/data", reserve="12%", is_default=True),
         StorageClass("b", root="/data2", reserve=str(10 * 2**30)),
         StorageClass("c", claim="models", reserve="2.5%"),
+        StorageClass("d", claim="tenant", volumes_root="/data"),
     )
 
 
@@ -149,6 +151,19 @@ WRONG = {
     ),
     "a root in a root": (with_classes(NVME, {"name": "b", "root": "/data/b"}), "the root of b lies in that of nvme"),
     "one root for two": (with_classes(NVME, {"name": "b", "root": "/data"}), "lies in that of"),
+    "volumes in a root": (
+        with_classes(NVME, {"name": "b", "claimName": "c", "volumesRoot": "/data/b"}),
+        "the root of b lies in that of nvme",
+    ),
+    "one root for two classes of volumes": (
+        with_classes(*({"name": name, "claimName": name, "volumesRoot": "/data"} for name in "ab")),
+        "lies in that of",
+    ),
+    "volumes that climb": (
+        with_classes({"name": "a", "claimName": "c", "volumesRoot": "/data/.."}),
+        "a has the volumesRoot '/data/..'",
+    ),
+    "volumes without claims": (with_classes({**NVME, "volumesRoot": "/v"}), "nvme has a volumesRoot"),
     "a key of no class": (with_classes({**NVME, "size": 1}), "storage.classes.0.size: Extra inputs"),
     "classes that are no JSON": ({**IMAGE, "MODELWEIGHTS_STORAGE_CLASSES": "{"}, "MODELWEIGHTS_STORAGE_CLASSES is no JSON"),
     "no connections": (with_fetch(numConnections=0), "fetch.numConnections"),

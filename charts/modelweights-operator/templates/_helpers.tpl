@@ -25,13 +25,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.nodeLabels.enabled }}{{ $features = append $features "node-labels" }}{{ end -}}
 {{- if .Values.startupTaint.enabled }}{{ $features = append $features "startup-taint" }}{{ end -}}
 {{- if .Values.cleanup.enabled }}{{ $features = append $features "cleanup" }}{{ end -}}
+{{- if (.Values.access).enabled }}{{ $features = append $features "access" }}{{ end -}}
 {{- join "," $features -}}
 {{- end -}}
 
 {{/* Folders on the nodes that the loader writes into: roots of hostPath sources and of storage classes, with a : between. */}}
 {{- define "modelweights.roots" -}}
 {{- $roots := .Values.hostPathRoots -}}
-{{- range (.Values.storage).classes }}{{ if .root }}{{ $roots = append $roots .root }}{{ end }}{{ end -}}
+{{- range (.Values.storage).classes }}
+{{- if .root }}{{ $roots = append $roots .root }}{{ end }}
+{{- if .volumesRoot }}{{ $roots = append $roots .volumesRoot }}{{ end }}
+{{- end -}}
 {{- $roots | uniq | join ":" -}}
 {{- end -}}
 
@@ -40,6 +44,27 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $names := list -}}
 {{- range .Values.operator.imagePullSecrets }}{{ $names = append $names .name }}{{ end -}}
 {{- $names | join "," -}}
+{{- end -}}
+
+{{/* Namespaces that have a folder below a root, with a : between. Takes a list: the root, the root context. */}}
+{{- define "modelweights.tenantsBelow" -}}
+{{- $root := index . 0 -}}
+{{- $context := index . 1 -}}
+{{- $found := list -}}
+{{- range $context.Values.tenants }}
+{{- $class := include "modelweights.storageClass" (list .class $context "tenants") | fromJson -}}
+{{- if eq ($class.volumesRoot | default $class.root | default "") $root }}{{ $found = append $found (.reads | default .namespace) }}{{ end -}}
+{{- end -}}
+{{- $found | uniq | join ":" -}}
+{{- end -}}
+
+{{/* A storage class by its name. Takes a list: the name, the root context, who asks. */}}
+{{- define "modelweights.storageClass" -}}
+{{- $name := index . 0 -}}
+{{- $found := dict -}}
+{{- range (index . 1).Values.storage.classes }}{{ if eq .name $name }}{{ $found = . }}{{ end }}{{ end -}}
+{{- if not $found }}{{ fail (printf "%s names the class %s, which isn't among storage.classes" (index . 2) $name) }}{{ end -}}
+{{- $found | toJson -}}
 {{- end -}}
 
 {{/* An image by its digest where there is one. Takes a list: the image's values, the root context. */}}

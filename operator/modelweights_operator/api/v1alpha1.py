@@ -66,6 +66,8 @@ _NO_CODE: Final = (
     "these decide whose code runs, or write keys down"
 )
 
+_VALUES_OF_OPERATOR: Final = "operators In and NotIn need values, the others take none"
+
 _DIGEST: Final = r"^(sha256:[0-9a-f]{64})?$"
 """A part of it becomes the value of a node label, which anything else might not be."""
 
@@ -422,6 +424,58 @@ class EnvVar(Model):
         return self
 
 
+class LabelSelectorRequirement(Model):
+    """One requirement on labels."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                (
+                    "self.operator in ['In', 'NotIn'] ? has(self.values) && self.values.size() > 0 : !has(self.values) || "
+                    "self.values.size() == 0"
+                ),
+                _VALUES_OF_OPERATOR,
+            ),
+        ),
+    )
+
+    key: str = Field(min_length=1, max_length=317, description="Key of the label.")
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="Relation to values.")
+    values: tuple[Annotated[str, Field(max_length=63)], ...] = Field(
+        default=(), max_length=128, description="Values: at least one with In and NotIn, none with the others."
+    )
+
+    @model_validator(mode="after")
+    def _fitting(self) -> "LabelSelectorRequirement":
+        if (self.operator in ("In", "NotIn")) != bool(self.values):
+            raise ValueError(_VALUES_OF_OPERATOR)
+        return self
+
+
+class LabelSelector(Model):
+    """Which labels: all of it must hold; an empty one selects everything."""
+
+    match_labels: dict[Annotated[str, Field(max_length=317)], Annotated[str, Field(max_length=63)]] = Field(
+        default={}, max_length=32, description="Labels that must have these values."
+    )
+    match_expressions: tuple[LabelSelectorRequirement, ...] = Field(
+        default=(), max_length=32, description="Requirements on labels."
+    )
+
+
+class Access(Model):
+    """Who else may require it."""
+
+    namespace_selector: LabelSelector | None = Field(
+        default=None,
+        description=(
+            "Namespaces whose pods may require this ModelWeights, beside its own, by the labels of the namespace; {} means all. "
+            "Needs the chart's access.enabled. Looked at when a gate opens: what runs goes on. It gives nobody the files: those "
+            "pods mount them by a volume of their own, see docs/tenants.md."
+        ),
+    )
+
+
 class Resources(Model):
     """Requests and limits as containers have them."""
 
@@ -532,6 +586,9 @@ class Spec(Model):
             "What becomes of the files on the nodes when this object is deleted. Retain leaves them. Delete removes what was "
             "fetched for it, and the object stays until that is done, or has waited long enough for nodes that are away."
         ),
+    )
+    access: Access = Field(
+        default_factory=Access, description="Which other namespaces' pods may require it; by default none."
     )
     suspend: bool = Field(
         default=False, description="True starts no further staging; what runs and what is staged stays."

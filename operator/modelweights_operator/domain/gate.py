@@ -140,7 +140,8 @@ def decide(
 
     Args:
         pod: The pod.
-        models: Each ModelWeights that it requires, with the revision that is; None for one that doesn't exist.
+        models: Each ModelWeights that it requires, with the revision that is; None for one that doesn't exist, or that is
+            of another namespace and not for this one.
         label_nodes: Whether the operator may label nodes; else the lift names the nodes that are ready now.
     """
     try:
@@ -183,10 +184,12 @@ def _open(pod: GatedPod, found: list[StagedModel], needed: list[StagedModel], *,
 
 
 def _refuse(pod: GatedPod, requirement: Requirement, model: StagedModel | None) -> Wait | None:
-    if requirement.namespace != pod.namespace:
+    if model is None and requirement.namespace != pod.namespace:
+        # One answer to both questions: who may not require it isn't told whether it is there.
         return Wait(
             "RequireNotAllowed",
-            f"ModelWeights {'/'.join(requirement.model)} is of another namespace; a pod may require those of its own only",
+            f"ModelWeights {'/'.join(requirement.model)} is of another namespace, which has none of that name, or none whose "
+            f"spec.access lets the namespace {pod.namespace} require it (this needs the chart's access.enabled, too)",
         )
     if model is None:
         return Wait(

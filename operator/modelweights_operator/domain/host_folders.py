@@ -77,13 +77,14 @@ def find(namespace: str, path: str, policy: Policy) -> HostFolder:
         )
     mount = root
     for each in policy.storage_classes:
-        if not each.root or not (path == each.root or is_below(path, each.root) or is_below(each.root, path)):
+        shared = each.shared_root
+        if not shared or not (path == shared or is_below(path, shared) or is_below(shared, path)):
             continue
-        own = posixpath.join(each.root, namespace)
+        own = posixpath.join(shared, namespace)
         if not is_below(path, own):
             raise LocationError(
                 PATH_NOT_ALLOWED,
-                f"spec.source.hostPath.path {path}: below {each.root}, the root of the storage class {each.name}, a "
+                f"spec.source.hostPath.path {path}: below {shared}, the root of the storage class {each.name}, a "
                 f"ModelWeights of {namespace} may name folders in {own} only; what all namespaces share lies elsewhere",
             )
         if is_below(own, root):

@@ -150,6 +150,7 @@ class StorageClass:
         name: As `spec.storage.class` calls it.
         root: Folder on the nodes; "" with a claim.
         claim: Name of a claim in the namespace of each ModelWeights; "" with a root.
+        volumes_root: Of a class with a claim: folder on the nodes that holds each namespace's volume, "" where that isn't known.
         reserve: How much of the disk stays free: bytes, or percent with its sign.
         is_default: Taken where `spec.storage.class` is empty.
         namespace_quota: Bytes on each node that the files of one namespace may take; 0 for no bound.
@@ -161,6 +162,12 @@ class StorageClass:
     reserve: str = "12%"
     is_default: bool = False
     namespace_quota: int = 0
+    volumes_root: str = ""
+
+    @property
+    def shared_root(self) -> str:
+        """The folder on the nodes below which each namespace has a part of its own; "" for none."""
+        return self.root or self.volumes_root
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from modelweights_operator.api.v1alpha1 import API_VERSION, PLURAL
 
 ALL_MODELWEIGHTS: Final = f"/apis/{API_VERSION}/{PLURAL}"
 NODES: Final = "/api/v1/nodes"
+NAMESPACES: Final = "/api/v1/namespaces"
 JOBS: Final = "/apis/batch/v1/jobs"
 PODS: Final = "/api/v1/pods"
 ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

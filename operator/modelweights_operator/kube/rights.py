@@ -44,14 +44,23 @@ REQUIRED: Final = (
 LIFT_PODS: Final = Rule("", "pods", "patch")
 LABEL_NODES: Final = Rule("", "nodes", "patch")
 HOLD_OBJECTS: Final = Rule(GROUP, PLURAL, "patch")
+WATCH_NAMESPACES: Final = Rule("", "namespaces", "watch")
 
 
 class Features(NamedTuple):
-    """What the optional rights let the operator do: open gates, label nodes, hold deleted objects back by a finalizer."""
+    """What the optional rights let the operator do.
+
+    Attributes:
+        lift_pods: Open gates.
+        label_nodes: Label nodes.
+        hold_objects: Hold deleted objects back by a finalizer.
+        watch_namespaces: Know which namespaces may require what others have.
+    """
 
     lift_pods: bool
     label_nodes: bool
     hold_objects: bool
+    watch_namespaces: bool
 
 
 async def check(api: Api) -> Features:
@@ -63,7 +72,7 @@ async def check(api: Api) -> Features:
     Raises:
         errors.MissingRightsError: A right without which nothing works is missing, or the CRD is.
     """
-    optional = (LIFT_PODS, LABEL_NODES, HOLD_OBJECTS)
+    optional = (LIFT_PODS, LABEL_NODES, HOLD_OBJECTS, WATCH_NAMESPACES)
     answers = await asyncio.gather(*(_allowed(api, rule) for rule in (*REQUIRED, *optional)))
     missing = [str(rule) for rule, allowed in zip(REQUIRED, answers, strict=False) if not allowed]
     if missing:

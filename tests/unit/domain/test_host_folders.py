@@ -94,6 +94,14 @@ def test_the_part_of_another_namespace_is_refused(path: str, spec: dict[str, Any
     assert (caught.value.reason, "/models/fetched/team only" in str(caught.value)) == ("PathNotAllowed", True)
 
 
+def test_the_volumes_of_a_class_with_claims_are_parts_too() -> None:
+    volumes = StorageClass("tenant", claim="models", volumes_root="/models/volumes")
+    policy = Policy("loader:1", "Always", ("/models",), storage_classes=(volumes,))
+    with pytest.raises(LocationError, match="name folders in /models/volumes/team only"):
+        host_folders.find("team", "/models/volumes/other/llama", policy)
+    assert host_folders.find("team", "/models/volumes/team/a", policy).mount == "/models/volumes/team"
+
+
 def test_a_folder_above_a_classs_root_is_refused() -> None:
     """A copy of it would take along what lies below."""
     policy = Policy("loader:1", "Always", ("/srv",), storage_classes=(StorageClass("nvme", root="/srv/a/fetched"),))
