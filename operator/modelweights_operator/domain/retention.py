@@ -12,6 +12,7 @@ from modelweights_operator.api.sources import Storage
 from modelweights_operator.domain import storage
 from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target
 from modelweights_operator.domain.clock import parse_time
+from modelweights_operator.domain.host_folders import LocationError
 from modelweights_operator.domain.snapshot import Node, Owner, Policy, Snapshot, StagingJob, StorageClass
 
 
@@ -91,7 +92,7 @@ def classes(owner: Owner, policy: Policy) -> list[StorageClass]:
         try:
             where = storage.find_class(owner.spec, policy)
             found[where.name] = where
-        except storage.LocationError:
+        except LocationError:
             pass
     status = owner.status
     for revision in (status.published, status.candidate, *status.previous):
@@ -111,7 +112,7 @@ def _where(owner: Owner, digest: str, policy: Policy) -> StorageClass | None:
         return None
     try:
         return storage.find_class(owner.spec, policy)
-    except storage.LocationError:
+    except LocationError:
         return None
 
 
