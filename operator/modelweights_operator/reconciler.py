@@ -22,6 +22,7 @@ from modelweights_operator.domain import access, failures, gate, names, required
 from modelweights_operator.domain.access import NamespaceLabels
 from modelweights_operator.domain.memory import Residents
 from modelweights_operator.domain.plan import Event, Plan, make_plan
+from modelweights_operator.domain.room import Rooms
 from modelweights_operator.domain.snapshot import Node, Policy, Snapshot, StagingJob, StagingPod
 from modelweights_operator.domain.startup_taint import selector_of
 from modelweights_operator.domain.turns import Turns
@@ -69,6 +70,7 @@ class Reconciler:
         )
         self._cleaner = Cleaner(api, self._policy, may_hold=features.hold_objects, wake=self._wake_owner)
         self._admission, self._turns, self._residents = asyncio.Lock(), Turns(), Residents()
+        self._rooms = Rooms()
         self._models: WorkQueue[Key] = WorkQueue(self._reconcile_model)
         self._gates: WorkQueue[Key] = WorkQueue(self._reconcile_gate)
         self._stuck: dict[Key, set[str]] = {}
@@ -212,6 +214,7 @@ class Reconciler:
         )
         if snapshot is None:
             self._turns.forget("/".join(key))
+            self._rooms.forget("/".join(key))
             self._stuck.pop(key, None)
             self._taints.wake()
             await self._sweep_labels()
@@ -223,7 +226,11 @@ class Reconciler:
         snapshot = replace(snapshot, resident=self._residents.beside("/".join(key), self._nodes))
         self._stuck[key] = {f"{key[0]}/{job.name}" for job in snapshot.jobs if failures.is_stuck(job)}
         requires = [(pod.require, pod.namespace) for pod in self._gated.values()]
-        snapshot, cleanup = await self._cleaner.prepare(snapshot, requires=requires, victims={}, now=now)
+        for other in self._rooms.note("/".join(key), snapshot):
+            self._models.wake(_key_of(other))
+        snapshot = replace(snapshot, over_quota=self._rooms.over_quota(snapshot))
+        victims = self._rooms.victims("/".join(key))
+        snapshot, cleanup = await self._cleaner.prepare(snapshot, requires=requires, victims=victims, now=now)
         snapshot, plan, refusals = await self._plan_jobs(snapshot, now)
         write_refusal = await apply.prepare(self._api, snapshot, plan)
         if write_refusal:
@@ -435,3 +442,8 @@ def _log_end(task: asyncio.Task[None]) -> None:
     """These tasks end by being cancelled only; anything else fails the liveness probe and is told here."""
     if not task.cancelled():
         _log.error("task %s ended: %r", task.get_name(), task.exception(), exc_info=task.exception())
+
+
+def _key_of(owner: str) -> Key:
+    namespace, _, name = owner.partition("/")
+    return namespace, name

@@ -64,6 +64,9 @@ class Report(BaseModel):
     described: _Text = Field(default="", max_length=1024)
     fetch_seconds: float | None = Field(default=None, ge=0, le=_MOST)
     fetched_bytes: int = Field(default=0, ge=0, le=_MOST)
+    needed_bytes: int = Field(default=0, ge=0, le=_MOST)
+    reserve_bytes: int = Field(default=0, ge=0, le=_MOST)
+    disk_free_bytes: int = Field(default=0, ge=0, le=_MOST)
 
 
 _FETCH_FIGURES: Final = ("revision", "fetchSeconds", "fetchedBytes")

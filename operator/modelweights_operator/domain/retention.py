@@ -62,7 +62,7 @@ def due(world: World, now: datetime) -> tuple[tuple[Target, ...], float | None]:
             continue
         by_class: dict[str, tuple[StorageClass, set[str]]] = {}
         for digest in entry.other_digests:
-            where = _where(owner, digest, world.policy)
+            where = find_class(owner, digest, world.policy)
             wait = _seconds_until_due(world, entry, name, digest, now)
             if where is None or wait is None:
                 continue
@@ -103,7 +103,7 @@ def classes(owner: Owner, policy: Policy) -> list[StorageClass]:
     return list(found.values())
 
 
-def _where(owner: Owner, digest: str, policy: Policy) -> StorageClass | None:
+def find_class(owner: Owner, digest: str, policy: Policy) -> StorageClass | None:
     """The class in which a checkpoint lies; one that was never published lies in the present one, if anywhere."""
     for revision in (owner.status.published, owner.status.candidate, *owner.status.previous):
         if revision is not None and revision.manifest_digest == digest:

@@ -262,8 +262,6 @@ class Snapshot:
     """Per node name, the checkpoints that are about to be removed: no pod is to be sent there for them."""
     cleaning: frozenset[str] = frozenset()
     """Nodes on which a cleanup Job of this object is under way: nothing of it is staged there meanwhile."""
-    room_made: frozenset[str] = frozenset()
-    """Nodes on which files were removed since a staging of this object found no room."""
     over_quota: Mapping[str, str] = field(default_factory=dict)
     """Per node name, why the namespace's quota lets nothing more be staged there."""
     write_refusal: str = ""

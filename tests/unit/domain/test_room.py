@@ -1,0 +1,148 @@
+"""Room over all objects: which checkpoints go for a staging that found none, and quotas of namespaces."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from modelweights_operator.api import v1alpha1 as api
+from modelweights_operator.domain.admission import QUOTA_EXCEEDED
+from modelweights_operator.domain.clock import rfc3339
+from modelweights_operator.domain.plan import make_plan
+from modelweights_operator.domain.room import Rooms
+from modelweights_operator.domain.snapshot import Snapshot, StorageClass
+from tests.unit.domain.samples import (
+    NOW,
+    POLICY,
+    ago,
+    make_fetch_spec,
+    make_job,
+    make_node,
+    make_owner,
+)
+
+NODE = make_node()
+LRU = {"retention": "LeastRecentlyUsed"}
+
+
+def digest(letter: str) -> str:
+    return "sha256:" + letter * 64
+
+
+def revision(name: str, letter: str, size_bytes: int, superseded: float | None = None) -> api.Revision:
+    at = "" if superseded is None else rfc3339(ago(superseded))
+    path = f"/data/team/{name}/{letter * 64}"
+    return api.Revision(manifest_digest=digest(letter), path=path, size_bytes=size_bytes, superseded_at=at)
+
+
+def holding(name: str, *previous: tuple[str, int, float], spec: dict[str, Any] | None = None) -> Snapshot:
+    """An object that published `f` of 10 bytes, and has what was before it on the node still."""
+    entry = api.NodeStatus.model_validate(
+        {
+            "state": "Ready",
+            "manifest_digest": digest("f"),
+            "other_digests": tuple(digest(letter) for letter, _, _ in previous),
+            "bootID": NODE.boot_id,
+        }
+    )
+    status = api.Status(
+        published=revision(name, "f", 10),
+        previous=tuple(revision(name, *each) for each in previous),
+        nodes={NODE.name: entry},
+    )
+    owner = make_owner(make_fetch_spec(storage=LRU if spec is None else spec), status, name=name, uid=f"uid-{name}")
+    return Snapshot(owner, (NODE,), (), None, POLICY)
+
+
+def failing(needed: int, free: int = 0, reason: str = "NoRoom") -> Snapshot:
+    figures = {"neededBytes": needed, "diskFreeBytes": free, "reserveBytes": 5}
+    report = json.dumps({"step": "fetch", "exitCode": 40, "reason": reason, "message": "x", **figures})
+    job = make_job(spec=make_fetch_spec(), state="Failed", finished_at=ago(5), result=report)
+    return Snapshot(make_owner(make_fetch_spec()), (NODE,), (job,), None, POLICY)
+
+
+def victims(rooms: Rooms, *names: str) -> dict[str, list[str]]:
+    found = {name: rooms.victims(f"team/{name}").get(NODE.name, frozenset()) for name in names}
+    return {name: sorted(each[7:8] for each in digests) for name, digests in found.items() if digests}
+
+
+def test_the_one_superseded_first_goes_first_and_no_more_than_make_room() -> None:
+    rooms = Rooms()
+    rooms.note("team/one", holding("one", ("a", 50, 100), ("b", 50, 900)))
+    rooms.note("team/two", holding("two", ("c", 50, 500)))
+    assert victims(rooms, "one", "two") == {}
+    assert rooms.note("team/llama", failing(needed=80, free=0)) == {"team/one", "team/two"}
+    assert victims(rooms, "one", "two") == {"one": ["b"], "two": ["c"]}
+    # Once they know, nobody need be told again.
+    assert rooms.note("team/llama", failing(needed=80, free=0)) == set()
+    assert rooms.note("team/llama", failing(needed=80, free=40)) == {"team/two"}
+    assert victims(rooms, "one", "two") == {"one": ["b"]}
+
+
+@pytest.mark.parametrize("reason", ["NoMemory", "NotResident"])
+def test_what_lacked_no_disk_takes_none(reason: str) -> None:
+    rooms = Rooms()
+    rooms.note("team/one", holding("one", ("a", 50, 100)))
+    rooms.note("team/llama", failing(80, reason=reason))
+    assert victims(rooms, "one") == {}
+
+
+@pytest.mark.parametrize("spec", [{}, {"retention": "Keep"}])
+def test_only_what_is_kept_for_as_long_as_there_is_room_goes(spec: dict[str, Any]) -> None:
+    rooms = Rooms()
+    rooms.note("team/one", holding("one", ("a", 50, 100), spec=spec))
+    rooms.note("team/llama", failing(80))
+    assert victims(rooms, "one") == {}
+
+
+def test_another_node_or_class_frees_nothing_here() -> None:
+    rooms = Rooms()
+    rooms.note("team/one", holding("one", ("a", 50, 100)))
+    elsewhere = replace(failing(80), jobs=(replace(failing(80).jobs[0], node_name="node-z"),))
+    rooms.note("team/llama", elsewhere)
+    assert victims(rooms, "one") == {}
+    other = replace(failing(80), owner=make_owner(make_fetch_spec(storage={"class": "shared"})))
+    rooms.note("team/llama", other)
+    assert victims(rooms, "one") == {}
+
+
+def test_a_need_goes_with_its_object() -> None:
+    rooms = Rooms()
+    rooms.note("team/one", holding("one", ("a", 50, 100)))
+    rooms.note("team/llama", failing(80))
+    rooms.forget("team/llama")
+    assert victims(rooms, "one") == {}
+
+
+def quota(size_bytes: int) -> Snapshot:
+    """An object of the team whose candidate of 30 bytes another node has proven."""
+    policy = replace(
+        POLICY, storage_classes=(StorageClass("nvme", root="/data", is_default=True, namespace_quota=size_bytes),)
+    )
+    status = api.Status(candidate=revision("llama", "e", 30))
+    return Snapshot(make_owner(make_fetch_spec(), status), (NODE,), (), None, policy)
+
+
+@pytest.mark.parametrize(("size_bytes", "refused"), [(0, False), (89, True), (90, False)])
+def test_what_a_namespace_may_take_on_a_node(size_bytes: int, refused: bool) -> None:  # noqa: FBT001
+    rooms = Rooms()
+    rooms.note("team/one", holding("one", ("a", 50, 100)))
+    assert bool(rooms.over_quota(quota(size_bytes))) == refused
+
+
+def test_files_of_another_namespace_count_there_alone() -> None:
+    rooms = Rooms()
+    other = holding("one", ("a", 50, 100))
+    rooms.note("other/one", replace(other, owner=replace(other.owner, namespace="other")))
+    assert rooms.over_quota(quota(40)) == {}
+
+
+def test_a_node_over_the_quota_waits_and_says_why() -> None:
+    rooms = Rooms()
+    rooms.note("team/one", holding("one", ("a", 50, 100)))
+    snapshot = quota(60)
+    plan = make_plan(replace(snapshot, over_quota=rooms.over_quota(snapshot)), NOW)
+    entry = plan.status.nodes[NODE.name]
+    assert (plan.create_jobs, entry.state, entry.reason) == ((), "Waiting", QUOTA_EXCEEDED)
+    assert "namespaceQuota of storage class nvme" in entry.message
