@@ -11,6 +11,7 @@ from typing import Final
 
 from modelweights_operator.api.sources import Storage
 from modelweights_operator.domain import failures, reports, retention, storage
+from modelweights_operator.domain.host_folders import LocationError
 from modelweights_operator.domain.sizes import human_bytes
 from modelweights_operator.domain.snapshot import Snapshot, StagingJob
 
@@ -99,7 +100,7 @@ class Rooms:
             return {}
         try:
             where = storage.find_class(spec, snapshot.policy)
-        except storage.LocationError:
+        except LocationError:
             return {}
         quota = where.namespace_quota
         if not quota:
@@ -150,7 +151,7 @@ def _needs(snapshot: Snapshot) -> dict[tuple[str, str], int]:
         return {}
     try:
         where = storage.find_class(spec, snapshot.policy)
-    except storage.LocationError:
+    except LocationError:
         return {}
     lacks = {job.node_name: _lacking(job) for job in snapshot.jobs if job.state == "Failed" and not job.deleting}
     return {(node, where.name): size_bytes for node, size_bytes in lacks.items() if size_bytes > 0}
