@@ -225,7 +225,7 @@ def _failed_with(context: NodeContext, job: StagingJob, failure: failures.Failur
         exit_code=failure.exit_code,
         # The Job controller's clock may be ahead of ours.
         since=min(job.finished_at or context.now, context.now),
-    )
+    ).model_copy(update={"disk_free_bytes": reports.disk_free_bytes(text)})
     backoff = failures.backoff_seconds(failure.exit_code, attempts, failure.reason)
     remaining = _seconds_until(context, entry, backoff)
     blocked = failures.needs_someone(failure.exit_code, attempts, failure.reason)

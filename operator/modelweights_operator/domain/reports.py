@@ -95,3 +95,13 @@ def parse(text: str) -> Report | None:
         return Report.model_validate(json.loads(text))
     except (ValueError, ValidationError, RecursionError):
         return None
+
+
+NO_ROOM: Final = "NoRoom"
+"""What `fetch` calls too little disk; other steps call too little memory otherwise."""
+
+
+def disk_free_bytes(text: str) -> int:
+    """Free bytes of the disk as a fetch found it that had no room there; 0 for any other report."""
+    report = parse(text)
+    return report.disk_free_bytes if report is not None and (report.step, report.reason) == ("fetch", NO_ROOM) else 0

@@ -15,7 +15,6 @@ from modelweights_operator.domain.host_folders import LocationError
 from modelweights_operator.domain.sizes import human_bytes
 from modelweights_operator.domain.snapshot import Snapshot, StagingJob
 
-NO_ROOM: Final = "NoRoom"
 _LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -160,6 +159,6 @@ def _needs(snapshot: Snapshot) -> dict[tuple[str, str], int]:
 def _lacking(job: StagingJob) -> int:
     """The bytes that its step `fetch` lacked, 0 where that isn't why it failed."""
     report = reports.parse(job.result or failures.failed_report(job))
-    if report is None or (report.step, report.reason) != ("fetch", NO_ROOM):
+    if report is None or (report.step, report.reason) != ("fetch", reports.NO_ROOM):
         return 0
     return report.needed_bytes + report.reserve_bytes - report.disk_free_bytes

@@ -80,6 +80,12 @@ def test_the_one_superseded_first_goes_first_and_no_more_than_make_room() -> Non
     assert victims(rooms, "one", "two") == {"one": ["b"]}
 
 
+def test_the_status_says_what_is_free_where_there_is_no_room() -> None:
+    entry = make_plan(failing(80, free=40), NOW).status.nodes[NODE.name]
+    assert (entry.state, entry.reason, entry.exit_code, entry.disk_free_bytes) == ("Failed", "NoRoom", 40, 40)
+    assert make_plan(failing(80, free=40, reason="NotWritable"), NOW).status.nodes[NODE.name].disk_free_bytes == 0
+
+
 @pytest.mark.parametrize("reason", ["NoMemory", "NotResident"])
 def test_what_lacked_no_disk_takes_none(reason: str) -> None:
     rooms = Rooms()
