@@ -287,7 +287,7 @@ def read_weight_map(folder: str, index_name: str, real_path: str) -> dict[str, s
     return parse_weight_map(folder, index_name, text)
 
 
-def parse_weight_map(folder: str, index_name: str, text: bytes) -> dict[str, str]:
+def parse_weight_map(folder: str, index_name: str, text: bytes | bytearray) -> dict[str, str]:
     """Likewise of the index's content, or its first `MAX_INDEX_BYTES` and one more.
 
     Args:
@@ -304,7 +304,7 @@ def parse_weight_map(folder: str, index_name: str, text: bytes) -> dict[str, str
     path = os.path.join(folder, index_name)
     if len(text) > MAX_INDEX_BYTES:
         _refuse_index(path, f"has more than {MAX_INDEX_BYTES} bytes")
-    lookalike = name_lookalike(text[:512])
+    lookalike = name_lookalike(bytes(text[:512]))
     if lookalike is not None and lookalike.reason != "JsonText":
         _refuse_index(path, f"is {lookalike.what}, not the index; {lookalike.remedy}", lookalike.reason)
     try:
@@ -316,7 +316,7 @@ def parse_weight_map(folder: str, index_name: str, text: bytes) -> dict[str, str
     return weight_map
 
 
-def _parse_index(text: bytes) -> dict[str, str] | None:
+def _parse_index(text: bytes | bytearray) -> dict[str, str] | None:
     """Walks through the index, so that a hostile one takes no more memory than a large one."""
     check_utf8(text)
     cursor = Cursor(text)

@@ -43,6 +43,7 @@ from modelweights_loader.errors import (
     TryAgainError,
     describe_os_error,
 )
+from modelweights_loader.interruptible import has_left_behind
 from modelweights_loader.outcome import Outcome, make_report, say, silence
 from modelweights_loader.quantity import check_in_flight
 
@@ -98,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave_if_ended(exit_code: int, *, is_own_process: bool) -> int:
-    """Ends the process at once after a signal: threads that still wait for a server would have Python complain later."""
-    if not is_own_process or exit_code not in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+    """Ends the process at once where threads may still wait for a server: Python, or a library in them, would complain later."""
+    if not is_own_process or not (exit_code in (EXIT_INTERRUPTED, EXIT_TERMINATED) or has_left_behind()):
         return exit_code
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):

@@ -6,7 +6,7 @@ import hashlib
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from modelweights_loader.checkpoint import MAX_INDEX_BYTES, choose_files, filter_by_index, parse_weight_map
+from modelweights_loader.checkpoint import choose_files, filter_by_index, parse_weight_map
 from modelweights_loader.errors import BadCheckpointError, TryAgainError
 from modelweights_loader.expected_hashes import start_git_blob
 from modelweights_loader.fetch.retry import repeat
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 _PIECE_BYTES = 2**18
+# It stays in memory until it is written. The largest known have some 15 MB.
+_MAX_INDEX_BYTES = 40 * 2**20
 
 
 class IndexedSource:
@@ -94,7 +96,7 @@ def choose_listed(
     nested = sorted(path for path in by_path if path.count("/") == 1)
     index_name, shards, companions = choose_files(names, nested, described)
     if index_name is not None:
-        weight_map = parse_weight_map(described, index_name, bytes(read_index(by_path[index_name])))
+        weight_map = parse_weight_map(described, index_name, read_index(by_path[index_name]))
         shards = filter_by_index(shards, weight_map, index_name, described)
     return [by_path[path] for path in sorted({*shards, *companions})]
 
@@ -117,8 +119,11 @@ def read_index(
     Raises:
         LoaderError: It can't be had, is too large, or twice was another than the source says.
     """
-    if file.size_bytes > MAX_INDEX_BYTES:
-        message = f"{file.path} of {described} has {file.size_bytes} bytes, an index has at most {MAX_INDEX_BYTES}"
+    if file.size_bytes > _MAX_INDEX_BYTES:
+        message = (
+            f"{file.path} of {described} has {file.size_bytes} bytes, an index that is fetched has at most "
+            f"{_MAX_INDEX_BYTES}; bring the files to the node by other means and use them in place"
+        )
         raise BadCheckpointError(message, reason="InvalidIndex")
     mismatches = 0
     while True:
@@ -135,7 +140,7 @@ def read_index(
 
 
 def _read_all(source: IndexedSource, file: RemoteFile) -> bytearray:
-    limit = file.size_bytes if file.size_bytes >= 0 else MAX_INDEX_BYTES
+    limit = file.size_bytes if file.size_bytes >= 0 else _MAX_INDEX_BYTES
     content = bytearray()
     for piece in source.read_range(file, 0, limit):
         content += piece

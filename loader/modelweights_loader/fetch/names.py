@@ -9,13 +9,13 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 from modelweights_loader.errors import WillNotWorkError
+from modelweights_loader.sources.bounds import MAX_FOLDERS, NamesBudget, refuse_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from modelweights_loader.sources.contract import RemoteFile
 
-MAX_FILES = 100_000
 MAX_DEPTH = 8
 MAX_NAME_BYTES = 255
 # No checkpoint comes near; sums stay far from what file systems can count.
@@ -37,11 +37,9 @@ def check_files(files: Iterable[RemoteFile]) -> None:
         WillNotWorkError: UnsafePath or TooManyFiles, with the entry that is wrong.
     """
     seen: dict[str, str] = {}
-    total_bytes = 0
-    for count, file in enumerate(files):
-        if count >= MAX_FILES:
-            message = f"the source lists more than {MAX_FILES} files; name the checkpoint's own folder"
-            raise WillNotWorkError(message, reason="TooManyFiles")
+    total_bytes, budget = 0, NamesBudget("the source")
+    for file in files:
+        budget.add((file.path,))
         check_name(file.path)
         _check_size(file)
         total_bytes += max(file.size_bytes, 0)
@@ -112,6 +110,8 @@ def _refuse_file_and_folder(seen: dict[str, str]) -> None:
                 _refuse(path, f"lies in a folder that is a file too, {seen[folded][:_MAX_SHOWN]!r}")
             if folders.setdefault(folded, folder) != folder:
                 _refuse(path, f"lies in a folder that is the same as {folders[folded][:_MAX_SHOWN]!r} but for case")
+            if len(folders) > MAX_FOLDERS:
+                refuse_number("the source", f"more than {MAX_FOLDERS} folders")
 
 
 def _fold(path: str) -> str:

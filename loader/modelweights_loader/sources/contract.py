@@ -22,7 +22,6 @@ class RemoteFile(NamedTuple):
         sha256: 64 hex digits, where the source vouches for the content (an ETag of an object store is no hash); or "".
         git_blob: 40 hex digits of git's sha1 over the header "blob", the size and the content; or "".
         version: What names this very content at the source (ETag, generation, commit): a read of another is refused.
-        key: How the source itself calls it (object key, URL); "" where that is the path.
     """
 
     path: str
@@ -30,7 +29,6 @@ class RemoteFile(NamedTuple):
     sha256: str = ""
     git_blob: str = ""
     version: str = ""
-    key: str = ""
 
 
 class Listing(NamedTuple):
@@ -150,8 +148,13 @@ def digest_listing(files: tuple[RemoteFile, ...]) -> str:
     import hashlib  # noqa: PLC0415 - OpenSSL costs 10 ms
     import json  # noqa: PLC0415 - see above
 
-    lines = sorted([file.path, file.size_bytes, file.version or file.sha256] for file in files)
-    return f"sha256:{hashlib.sha256(json.dumps(lines).encode()).hexdigest()}"
+    # The digest of one JSON text, of which there is never more than a line.
+    digest = hashlib.sha256(b"[")
+    for number, file in enumerate(sorted(files)):
+        line = json.dumps([file.path, file.size_bytes, file.version or file.sha256])
+        digest.update((f", {line}" if number else line).encode())
+    digest.update(b"]")
+    return f"sha256:{digest.hexdigest()}"
 
 
 def pin_listing(files: tuple[RemoteFile, ...], asked: str, shown: str, what: str = "files") -> str:

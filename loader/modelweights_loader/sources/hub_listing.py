@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from modelweights_loader import __version__
 from modelweights_loader.errors import LoaderError, UsageError, WillNotWorkError
+from modelweights_loader.sources.bounds import MAX_FILES, NamesBudget, check_json, refuse_number
 from modelweights_loader.sources.contract import RemoteFile
 from modelweights_loader.sources.hub_errors import HubRequest, explain_hub_status
 
@@ -28,8 +29,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BAD_STATUS = 400
 # A page of the tree has 0.4 MB; the answer before it names all files.
 _MAX_PAGE_BYTES = 16 << 20
-# As many as `fetch.names` takes; a listing without an end takes no more memory than these.
-_MAX_ENTRIES = 100_000
+# Of requests: a page has 1000 files, of some mirrors 50, and one may lead to the next without an end.
+_MAX_PAGES = MAX_FILES // 50
 # Read once, when huggingface_hub is imported: it then asks no other service, writes nothing and draws nothing.
 _SETTINGS = (
     "HF_HUB_DISABLE_TELEMETRY",
@@ -122,11 +123,10 @@ def _list_commit(api: HfApi, request: HubRequest, transport: _Transport) -> tupl
     if info.gated:
         transport.gated = True
         _check_access(api, request.name)
-    files = []
+    files, budget = [], NamesBudget(request.name)
     # Without `expand` it has all that is needed, in pages of 1000 and not of 50.
-    for count, entry in enumerate(api.list_repo_tree(request.name, recursive=True, revision=commit)):
-        if count >= _MAX_ENTRIES:
-            raise WillNotWorkError(f"{request.name} has more than {_MAX_ENTRIES} files", reason="TooManyFiles")
+    for entry in api.list_repo_tree(request.name, recursive=True, revision=commit):
+        budget.add((str(entry.path),))
         # Folders have no size.
         if hasattr(entry, "size"):
             files.append(_make_file(entry, commit, request))
@@ -165,16 +165,22 @@ class _Transport:
 
     def __init__(self, request: HubRequest, send: Send) -> None:
         self._request, self._send = request, send
+        self._count = 0
         self.gated = False
 
     def handle(self, sent: httpx2.Request) -> tuple[int, list[tuple[str, str]], bytes]:
+        self._count += 1
+        if self._count > _MAX_PAGES:
+            refuse_number(self._request.host, f"{self._request.name} in more than {_MAX_PAGES} pages")
         # A page's link to the next one may lead elsewhere: whether the token goes along is decided anew for each request.
         headers = {"Accept": "application/json", "User-Agent": sent.headers["user-agent"]}
         answer = self._send(str(sent.url), headers)
         if answer.status >= _BAD_STATUS:
             answer.close()
             raise explain_hub_status(answer.status, answer.headers, self._request, gated=self.gated)
-        return answer.status, answer.headers.items(), answer.read_all(_MAX_PAGE_BYTES)
+        content = answer.read_all(_MAX_PAGE_BYTES)
+        check_json(content, self._request.host, "BadListing")
+        return answer.status, answer.headers.items(), content
 
 
 def _make_client(transport: _Transport) -> httpx2.Client:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from modelweights_loader.errors import LoaderError, WillNotWorkError
+from modelweights_loader.interruptible import call
+from modelweights_loader.sources.bounds import LibraryWatch, NamesBudget
 from modelweights_loader.sources.contract import (
     Listing,
     RangesNotSupportedError,
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 # Whole ranges take twice the CPU and, eight of 32 MiB at a time, 250 MiB in place of 52.
 _PIECE_BYTES = 256 * 2**10
 _PAGE_FILES = 1000
-_MAX_FILES = 1_000_000
+# Without one object for so long a list is ended, and tried again: no single answer may take longer than one stall.
+_PAGE_STALLS = 4
 # In front of a version that is no ETag: the store lists none.
 _TIME = "modified "
 
@@ -90,34 +93,38 @@ class BucketSource:
         Raises:
             LoaderError: See `objectstore_errors`, or nothing is there.
         """
-        import obstore  # noqa: PLC0415 - see objectstore_config.open_store
-
         url = self._bucket.url
         if self._signed is not None:
             self._signed.reopen()
-        files: list[RemoteFile] = []
         try:
-            for page in obstore.list(self._store, chunk_size=_PAGE_FILES):
-                files += [self._make_file(entry) for entry in page]
-                if len(files) > _MAX_FILES:
-                    break
+            files = self._list_pages()
         except Exception as error:  # noqa: BLE001 - obstore's have no common ancestor: ValueError, FileNotFoundError, ...
             raise self._convert(error, url, listing=True) from None
-        if len(files) > _MAX_FILES:
-            message = f"{url} has more than {_MAX_FILES} objects; name the folder of the checkpoint alone"
-            raise WillNotWorkError(message, reason="TooManyFiles")
         found = _drop_markers(files)
         if not found:
             message = f"{url} has no objects below it; check the prefix, which has to be a whole folder's name"
             raise WillNotWorkError(message, reason="NotFound")
         return self._finish(found)
 
+    def _list_pages(self) -> list[RemoteFile]:
+        """Page by page; obstore itself takes pages of any length, and any number of empty ones."""
+        import obstore  # noqa: PLC0415 - see objectstore_config.open_store
+
+        url = self._bucket.url
+        budget, watch = NamesBudget(url), LibraryWatch(url, _PAGE_STALLS * self._options.stall_seconds)
+        files: list[RemoteFile] = []
+        pages = obstore.list(self._store, chunk_size=_PAGE_FILES)
+        while True:
+            page = call(lambda: next(pages, None), watch=watch.check)
+            if page is None:
+                return files
+            watch.begin_page()
+            budget.add(entry["path"] for entry in page)
+            files += [self._make_file(entry) for entry in page]
+
     def _make_file(self, entry: ObjectMeta) -> RemoteFile:
-        path = entry["path"]
-        prefix = self._bucket.prefix
-        key = f"{prefix}/{path}" if prefix else path
         version = _find_version(entry, by_time=not entry["e_tag"])
-        return RemoteFile(path, entry["size"], version=version, key=key)
+        return RemoteFile(entry["path"], entry["size"], version=version)
 
     def _finish(self, files: tuple[RemoteFile, ...]) -> Listing:
         url = self._bucket.url

@@ -89,9 +89,7 @@ class HttpsSource:
         names = Names({self._leaf}, set(), {}, self._leaf) if self._query else find_names(self, self._leaf)
         entries = self._describe_all(names.required | names.optional)
         files = tuple(
-            RemoteFile(
-                name, entry.size_bytes, names.sha256.get(name, ""), version=entry.version, key=self._locate(name)
-            )
+            RemoteFile(name, entry.size_bytes, names.sha256.get(name, ""), version=entry.version)
             for name, entry in sorted(entries.items())
             if entry is not None
         )
@@ -198,7 +196,7 @@ class HttpsSource:
         # Where nobody says how long a file is, there are no parts of it either.
         is_known = file.size_bytes >= 0
         wanted = format_range(begin, end) if is_known else {}
-        answer = self._send("GET", file.key, {**wanted, **_make_condition(file.version)})
+        answer = self._send("GET", self._locate(file.path), {**wanted, **_make_condition(file.version)})
         refusal = self._check(answer, file, name)
         if refusal is not None:
             answer.close()

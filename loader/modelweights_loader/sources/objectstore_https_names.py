@@ -13,11 +13,16 @@ A URL that names one of them has that one tried alone. Must not import any libra
 
 from __future__ import annotations
 
-import json
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 from modelweights_loader.errors import WillNotWorkError
+from modelweights_loader.sources.bounds import (
+    MAX_DOCUMENT_BYTES,
+    NamesBudget,
+    parse_json,
+    refuse_number,
+)
 from modelweights_loader.sources.contract import RemoteFile
 from modelweights_loader.sources.remote_manifest import NAMES as MANIFESTS
 from modelweights_loader.sources.remote_manifest import read_manifest
@@ -36,9 +41,8 @@ COMPANIONS = frozenset(
         *("sentence_bert_config.json", "1_Pooling/config.json"),
     }
 )
-_MAX_BYTES = 16 * 2**20
-_MAX_FILES = 100_000
 _MAX_DEPTH = 8
+# Each is a request.
 _MAX_FOLDERS = 1000
 _JSON = "application/json"
 
@@ -81,8 +85,7 @@ def find_names(server: Server, leaf: str) -> Names:
         message = f"{server.url}: nothing there tells which files there are ({tried}); put what `sha256sum *` prints there as SHA256SUMS"
         raise WillNotWorkError(message, reason="NotFound")
     names = found.required | found.optional
-    if len(names) > _MAX_FILES:
-        _refuse_number(server, "files", _MAX_FILES)
+    NamesBudget(server.url).add(names)
     unsafe = sorted(name for name in names if _is_unsafe(name))
     if unsafe:
         message = f"{server.url}: {found.said} has the name {unsafe[0][:200]!r}; remove or rename that file"
@@ -93,11 +96,6 @@ def find_names(server: Server, leaf: str) -> Names:
 def _is_unsafe(name: str) -> bool:
     """Leads elsewhere, or is no text: JSON may hold halves of characters."""
     return bool(set(name.split("/")) & {"", ".", ".."}) or any("\ud800" <= one <= "\udfff" for one in name)
-
-
-def _refuse_number(server: Server, what: str, limit: int) -> NoReturn:
-    message = f"{server.url} lists more than {limit} {what}; name the folder of the checkpoint alone"
-    raise WillNotWorkError(message, reason="TooManyFiles")
 
 
 def _from_leaf(server: Server, leaf: str) -> Names | None:
@@ -117,7 +115,7 @@ def _from_folder(server: Server) -> Names | None:
 
 
 def _from_manifest(server: Server, name: str) -> Names | None:
-    content = server.read_small(name, _MAX_BYTES)
+    content = server.read_small(name, MAX_DOCUMENT_BYTES)
     if content is None:
         return None
     digests = read_manifest(RemoteFile(name, len(content)), lambda _: content, server.url.rstrip("/"))
@@ -132,16 +130,16 @@ def _from_manifest(server: Server, name: str) -> Names | None:
 
 def _from_folder_index(server: Server) -> Names | None:
     names: set[str] = set()
+    budget = NamesBudget(server.url)
     # Folders to ask for: each is a request, and an index may lead from folder to folder without an end.
     waiting = [("", 0)]
     for count, (below, depth) in enumerate(waiting):
-        if count >= _MAX_FOLDERS:
-            _refuse_number(server, "folders", _MAX_FOLDERS)
         files, folders = _read_folder_index(server, below)
+        budget.add(files)
         names |= files
         waiting += [(folder, depth + 1) for folder in folders if depth < _MAX_DEPTH]
-        if len(names) > _MAX_FILES:
-            _refuse_number(server, "files", _MAX_FILES)
+        if count >= _MAX_FOLDERS or len(waiting) > _MAX_FOLDERS + 1:
+            refuse_number(server.url, f"more than {_MAX_FOLDERS} folders")
     return Names(names, set(), {}, "the folder's index") if names else None
 
 
@@ -150,7 +148,10 @@ def _read_folder_index(server: Server, below: str) -> tuple[set[str], list[str]]
     files: set[str] = set()
     folders: list[str] = []
     # A name that is no text can't be asked for; `find_names` refuses it where it is a file's.
-    entries = None if _is_unsafe(below.rstrip("/") or "x") else _parse(server.read_small(below, _MAX_BYTES, _JSON))
+    entries = None
+    if not _is_unsafe(below.rstrip("/") or "x"):
+        content = server.read_small(below, MAX_DOCUMENT_BYTES, _JSON)
+        entries = parse_json(content, f"{server.url}{below}", "TooManyFiles")
     for entry in entries if isinstance(entries, list) else ():
         if not (isinstance(entry, dict) and isinstance(entry.get("name"), str)):
             continue
@@ -162,10 +163,10 @@ def _read_folder_index(server: Server, below: str) -> tuple[set[str], list[str]]
 
 
 def _from_weights_index(server: Server, name: str) -> Names | None:
-    content = server.read_small(name, _MAX_BYTES)
+    content = server.read_small(name, MAX_DOCUMENT_BYTES)
     if content is None:
         return None
-    value = _parse(content)
+    value = parse_json(content, f"{server.url}{quote(name)}", "BadManifest")
     shards = value.get("weight_map") if isinstance(value, dict) else None
     if not isinstance(shards, dict) or not shards or not all(isinstance(shard, str) for shard in shards.values()):
         message = f"{server.url}{quote(name)} names no shards; put the checkpoint's own index there"
@@ -176,10 +177,3 @@ def _from_weights_index(server: Server, name: str) -> Names | None:
 def _from_single() -> Names:
     # Whether it is there shows when its size is asked for; that of a large file must not be read here.
     return Names({_SINGLE}, set(COMPANIONS), {}, f"nothing but the usual name {_SINGLE}")
-
-
-def _parse(content: bytes | None) -> Any:
-    try:
-        return json.loads(content or b"null")
-    except (ValueError, RecursionError):
-        return None

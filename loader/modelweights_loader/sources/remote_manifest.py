@@ -6,11 +6,11 @@ what was broken on its way or in the store, not who put it there. Must not impor
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.errors import UsageError, WillNotWorkError
 from modelweights_loader.expected_hashes import parse_hashes
+from modelweights_loader.sources.bounds import MAX_DOCUMENT_BYTES, MAX_FILES, check_json, parse_json, refuse_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 # The first that is there counts; of our own `validate --manifest`, or of sha256sum.
 NAMES = ("manifest.json", "SHA256SUMS", "sha256sum.txt")
-_MAX_BYTES = 16 * 2**20
 _MAX_SHOWN = 3
 
 
@@ -68,23 +67,30 @@ def read_manifest(file: RemoteFile, read: Callable[[RemoteFile], bytes], place: 
     Raises:
         WillNotWorkError: It is too large, or can't be parsed.
     """
-    if file.size_bytes > _MAX_BYTES:
-        message = f"{place}/{file.path} has more than {_MAX_BYTES} bytes; write what sha256sum prints, or remove it"
+    if file.size_bytes > MAX_DOCUMENT_BYTES:
+        message = (
+            f"{place}/{file.path} has more than {MAX_DOCUMENT_BYTES} bytes; write what sha256sum prints, or remove it"
+        )
         raise WillNotWorkError(message, reason="BadManifest")
     content = read(file)
-    if file.path.endswith(".json") and not _is_ours(content):
+    shown = f"{place}/{file.path}"
+    if file.path.endswith(".json") and not _is_ours(content, shown):
         return None
     try:
-        digests, _ = parse_hashes(content, "", f"{place}/{file.path}")
+        if not file.path.endswith(".json"):
+            # A file of sums may hold JSON all the same.
+            check_json(content if content.lstrip()[:1] == b"{" else b"", shown, "BadManifest")
+            if content.count(b"\n") > MAX_FILES:
+                refuse_number(shown, f"more than {MAX_FILES} files")
+        digests, _ = parse_hashes(content, "", shown)
     except UsageError as error:
         raise WillNotWorkError(error.message, reason="BadManifest") from error
     return digests
 
 
-def _is_ours(content: bytes) -> bool:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
+def _is_ours(content: bytes, shown: str) -> bool:
+    value = parse_json(content, shown, "BadManifest")
+    if value is None:
         # Also half a file of ours is taken for one, and then refused.
         return b'"files"' in content
     entries = value.get("files") if isinstance(value, dict) else None

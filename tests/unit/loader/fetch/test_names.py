@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from modelweights_loader.errors import WillNotWorkError
-from modelweights_loader.fetch import names
 from modelweights_loader.fetch.names import check_files
+from modelweights_loader.sources import bounds
 from modelweights_loader.sources.contract import Listing, RemoteFile
 from tests.unit.loader.fetch.scripted_source import COMMIT, ScriptedSource, make_checkpoint
 
@@ -85,7 +85,7 @@ def test_sizes_that_no_file_has_are_refused(size: int) -> None:
 
 def test_numbers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     check_files(RemoteFile(f"{number}.json", 1) for number in range(20_000))
-    monkeypatch.setattr(names, "MAX_FILES", 100)
+    monkeypatch.setattr(bounds, "MAX_FILES", 100)
     with pytest.raises(WillNotWorkError) as caught:
         check_files(RemoteFile(f"{number}.json", 1) for number in range(101))
     assert "TooManyFiles" == caught.value.reason

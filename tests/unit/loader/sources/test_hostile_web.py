@@ -272,6 +272,16 @@ _SUMS = b"0" * 64
         (_Server({"SHA256SUMS": b"".join(_SUMS + b"  %d.json\n" % n for n in range(100_001))}), "TooManyFiles"),
         (_Server({}, [{"name": f"d{number}", "type": "directory"} for number in range(50)]), "TooManyFiles"),
         (_Server({}, [{"name": "d", "type": "directory"}, {"name": "a.json"}]), None),
+        (_Server({}, [{"name": f"{number:05}{'n' * 300}"} for number in range(60_000)]), "TooManyFiles"),
+        (_Server({"SHA256SUMS": (_SUMS + b"  a\n") * 100_001}), "TooManyFiles"),
+        (_Server({"SHA256SUMS": b"#\n" * 100_001}), "TooManyFiles"),
+        (_Server({"SHA256SUMS": b'{"files":[' + b"[]," * 500_000 + b"0]}"}), "BadManifest"),
+        (_Server({"manifest.json": b'{"files":[' + b"[]," * 2_000_000 + b"0]}"}), "BadManifest"),
+        (_Server({"manifest.json": b'{"files":["' + b"\\ud83d\\ude00" * 1_000_000 + b'"]}'}), "BadManifest"),
+        (
+            _Server({"model.safetensors.index.json": b'{"weight_map":{' + b'"a":"b",' * 1_500_000 + b'"a":"b"}}'}),
+            "BadManifest",
+        ),
     ],
 )
 def test_names_that_nobody_could_ask_for(server: _Server, reason: str | None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from modelweights_loader.errors import LoaderError, UsageError
-from modelweights_loader.sources import hub_listing
+from modelweights_loader.sources import bounds, hub_listing
 from modelweights_loader.sources.contract import RemoteFile, SourceOptions, SourceUnavailableError
 from modelweights_loader.sources.http_errors import read_retry_after
 from modelweights_loader.sources.huggingface import HuggingFaceSource
@@ -22,6 +22,7 @@ from tests.servers.repositories import NAME, WEIGHTS, make_repository
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+    from types import ModuleType
 
     from tests.unit.loader.sources.huggingface.conftest import OpenHub
 
@@ -127,13 +128,20 @@ def test_a_file_that_the_commit_lacks(hub: Hub, open_hub: OpenHub) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "reason"), [("_MAX_ENTRIES", 4, "TooManyFiles"), ("_MAX_PAGE_BYTES", 100, "BadListing")]
+    ("place", "limit", "value", "reason"),
+    [
+        (bounds, "MAX_FILES", 4, "TooManyFiles"),
+        (bounds, "MAX_NAMES_BYTES", 40, "TooManyFiles"),
+        (bounds, "MAX_PARSED_BYTES", 400, "BadListing"),
+        (hub_listing, "_MAX_PAGES", 4, "TooManyFiles"),
+        (hub_listing, "_MAX_PAGE_BYTES", 100, "BadListing"),
+    ],
 )
 def test_a_listing_without_bounds(
-    hub: Hub, open_hub: OpenHub, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, reason: str
+    hub: Hub, open_hub: OpenHub, monkeypatch: pytest.MonkeyPatch, place: ModuleType, limit: str, value: int, reason: str
 ) -> None:
     hub.settings["pageSize"] = 1
-    monkeypatch.setattr(hub_listing, limit, value)
+    monkeypatch.setattr(place, limit, value)
     with pytest.raises(LoaderError) as caught:
         open_hub(hub).list_files()
     assert (reason, 20) == (caught.value.reason, caught.value.exit_code)
