@@ -54,6 +54,8 @@ async def _make_reconciler(memo: kopf.Memo) -> Reconciler:
         _log.warning("no right to patch nodes: pods are bound to the nodes that are ready at the time of the lift")
     if not features.hold_objects:
         _log.warning("no right to patch ModelWeights: deletionPolicy Delete removes nothing (chart: cleanup.enabled)")
+    if not features.read_logs:
+        _log.info("no right to read pods' logs: the status has no progressPercent (chart: progress.enabled)")
     return Reconciler(memo.api, memo.settings, features, startup_taint=startup_taint)
 
 

@@ -29,6 +29,7 @@ from modelweights_operator.domain.turns import Turns
 from modelweights_operator.kube import apply, convert, gather, paths
 from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
 from modelweights_operator.kube.informer import Informer, Item
+from modelweights_operator.kube.progress import ProgressReader
 from modelweights_operator.kube.queue import WorkQueue
 from modelweights_operator.kube.rights import Features
 from modelweights_operator.kube.startup_taints import StartupTaints
@@ -50,7 +51,7 @@ class Reconciler:
         settings: Settings of the operator.
         features: What the optional rights let it do. Without lifting gates stay shut, without labels lifts name nodes,
             without holding objects `deletionPolicy: Delete` removes nothing, without watching namespaces no pod may require
-            what another one has.
+            what another one has, without logs nobody knows how far a staging is.
         startup_taint: Whether the startup taint is taken off nodes that are staged.
     """
 
@@ -80,6 +81,7 @@ class Reconciler:
         self._taints = StartupTaints(api, self._nodes, enabled=startup_taint)
         self._told: dict[str, str] = {}
         self._watchdog = Watchdog(settings.quiet_seconds)
+        self._progress = ProgressReader(api, may_read=features.read_logs, on_change=self._wake_owner)
         self._jobs = Informer(
             api, paths.JOBS, {"labelSelector": _OURS}, _job_item, lambda item: self._wake_owner(item.value.owner_uid)
         )
@@ -124,6 +126,7 @@ class Reconciler:
         await self._models.close()
         await self._gates.close()
         await self._taints.close()
+        await self._progress.close()
 
     def is_ready(self) -> bool:
         """Whether every informer has its first list, and kopf has told of every node."""
@@ -224,6 +227,7 @@ class Reconciler:
             self._wake_gates(key)
             return await self._cleaner.delete(snapshot, partial(self._take_labels, snapshot.owner.uid), now)
         snapshot = replace(snapshot, resident=self._residents.beside("/".join(key), self._nodes))
+        snapshot = replace(snapshot, jobs=self._progress.add(snapshot.jobs, now))
         self._stuck[key] = {f"{key[0]}/{job.name}" for job in snapshot.jobs if failures.is_stuck(job)}
         requires = [(pod.require, pod.namespace) for pod in self._gated.values()]
         for other in self._rooms.note("/".join(key), snapshot):

@@ -173,6 +173,11 @@ class ApiServer:
         return self.folder / "admin.kubeconfig"
 
     @property
+    def issuer(self) -> Authority:
+        """What signs the cluster's certificates: a kubelet that the API server talks to needs one of them."""
+        return self._plane.authority
+
+    @property
     def authority(self) -> Path:
         return self._plane.authority.certificate
 

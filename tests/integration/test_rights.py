@@ -98,6 +98,7 @@ class Roles:
             rights.LABEL_NODES,
             rights.HOLD_OBJECTS,
             rights.WATCH_NAMESPACES,
+            rights.READ_LOGS,
         ):
             poll(f"{rule} given back", lambda rule=rule: reviewed(self._user, rule))  # type: ignore[misc]
 
@@ -114,7 +115,7 @@ def test_applying_the_chart_twice_changes_nothing(chart: str) -> None:
 
 
 async def test_the_charts_rights_are_enough(account_kubeconfig: Path) -> None:
-    assert await check(account_kubeconfig) == (True, True, True, True)
+    assert await check(account_kubeconfig) == (True, True, True, True, True)
 
 
 async def test_without_the_core_role_every_missing_rule_is_named(other_release: Path, roles: Roles) -> None:
@@ -127,10 +128,11 @@ async def test_without_the_core_role_every_missing_rule_is_named(other_release: 
 @pytest.mark.parametrize(
     ("feature", "rule", "expected"),
     [
-        ("gate", rights.LIFT_PODS, (False, True, True, True)),
-        ("node-labels", rights.LABEL_NODES, (True, False, True, True)),
-        ("cleanup", rights.HOLD_OBJECTS, (True, True, False, True)),
-        ("access", rights.WATCH_NAMESPACES, (True, True, True, False)),
+        ("gate", rights.LIFT_PODS, (False, True, True, True, True)),
+        ("node-labels", rights.LABEL_NODES, (True, False, True, True, True)),
+        ("cleanup", rights.HOLD_OBJECTS, (True, True, False, True, True)),
+        ("access", rights.WATCH_NAMESPACES, (True, True, True, False, True)),
+        ("progress", rights.READ_LOGS, (True, True, True, True, False)),
     ],
 )
 async def test_without_a_features_role_the_operator_does_without(
@@ -138,7 +140,7 @@ async def test_without_a_features_role_the_operator_does_without(
     roles: Roles,
     feature: str,
     rule: rights.Rule,
-    expected: tuple[bool, bool, bool, bool],
+    expected: tuple[bool, bool, bool, bool, bool],
 ) -> None:
     roles.unbind(feature, rule)
     assert await check(other_release) == expected
@@ -154,12 +156,17 @@ async def test_one_missing_rule_is_named_alone(other_release: Path, roles: Roles
 
 @pytest.mark.parametrize(
     ("values", "absent"),
-    [("gate.enabled=false", "gate"), ("nodeLabels.enabled=false", "node-labels"), ("cleanup.enabled=false", "cleanup")],
+    [
+        ("gate.enabled=false", "gate"),
+        ("nodeLabels.enabled=false", "node-labels"),
+        ("cleanup.enabled=false", "cleanup"),
+        ("progress.enabled=false", "progress"),
+    ],
 )
 def test_a_feature_that_is_off_asks_for_no_right_and_makes_no_policy(values: str, absent: str) -> None:
     manifests = [each for each in yaml.safe_load_all(render("x", values)) if each]
     found = {(each["kind"], each["metadata"]["name"]) for each in manifests}
-    policy = {"gate": "x-pods", "node-labels": "x-nodes", "cleanup": "x-modelweights"}[absent]
+    policy = {"gate": "x-pods", "node-labels": "x-nodes", "cleanup": "x-modelweights"}.get(absent, "")
     assert not {("ClusterRole", f"x-{absent}"), ("ValidatingAdmissionPolicy", policy)} & found
     assert ("ClusterRole", "x-core") in found
 
@@ -185,6 +192,8 @@ def test_the_operator_may_read_no_secret_and_delete_nothing_of_users(account: Ku
         ("PUT", f"/apis/modelweights.io/v1alpha1/namespaces/{namespace}/modelweights/x"),
         ("DELETE", f"/apis/modelweights.io/v1alpha1/namespaces/{namespace}/modelweights/x"),
         ("DELETE", f"/api/v1/namespaces/{namespace}/pods/x"),
+        ("GET", f"/api/v1/namespaces/{namespace}/pods/x"),
+        ("POST", f"/api/v1/namespaces/{namespace}/pods/x/exec"),
         ("POST", f"/api/v1/namespaces/{namespace}/pods"),
         ("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/x"),
         ("DELETE", "/api/v1/nodes/x"),

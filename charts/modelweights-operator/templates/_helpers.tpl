@@ -26,6 +26,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.startupTaint.enabled }}{{ $features = append $features "startup-taint" }}{{ end -}}
 {{- if .Values.cleanup.enabled }}{{ $features = append $features "cleanup" }}{{ end -}}
 {{- if (.Values.access).enabled }}{{ $features = append $features "access" }}{{ end -}}
+{{- if .Values.progress.enabled }}{{ $features = append $features "progress" }}{{ end -}}
 {{- join "," $features -}}
 {{- end -}}
 

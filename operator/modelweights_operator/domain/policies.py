@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from modelweights_operator.api.v1alpha1 import NodeStatus
-from modelweights_operator.domain import failures, holdings, reports, steps, waits
+from modelweights_operator.domain import failures, holdings, percent, reports, steps, waits
 from modelweights_operator.domain.clock import parse_time, rfc3339
 from modelweights_operator.domain.snapshot import Node, StagingJob
 
@@ -254,9 +254,14 @@ def _running(context: NodeContext, job: StagingJob) -> NodeDecision:
         )
         return NodeDecision(waiting, active=True)
     entry = _entry(context, "Staging", progress.reason, progress.message, attempts=job.round)
+    entry = entry.model_copy(update={"progress_percent": job.progress_percent})
     # A Job without a pod, or a pod without a container, tells its trouble by events only: look again for them.
-    again = waits.LOOK_AGAIN_SECONDS if progress.silent else waits.due_seconds(progress, job, context.now)
+    again = waits.LOOK_AGAIN_SECONDS if progress.silent else _again(progress, job, context.now)
     return NodeDecision(entry, active=True, blocked=progress.blocked, again_after_seconds=again)
+
+
+def _again(progress: failures.Progress, job: StagingJob, now: datetime) -> float | None:
+    return waits.due_seconds(progress, job, now) or percent.again_seconds(job, now)
 
 
 def _pulled_otherwise(context: NodeContext, job: StagingJob) -> str:

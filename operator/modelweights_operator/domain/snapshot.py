@@ -102,6 +102,8 @@ class StagingJob:
     """Whether its template, as the API server keeps it, mounts an image as a volume."""
     pull_secrets: str = ""
     """The pull secrets that it was made with, as `names.pull_secrets` writes them."""
+    progress_percent: int = 0
+    """How far its running step is, 0 where that isn't known."""
     follows: str = ""
     """Of one that refreshes: when it was measured before; "" of one that stages."""
     started_at: datetime | None = None

@@ -74,6 +74,10 @@ class Api:
         """Read an object or a list."""
         return await self._request("GET", path, query=query, accept=accept)
 
+    async def get_text(self, path: str, **query: str) -> str:
+        """Read what is no object, as a log."""
+        return await self._request_text("GET", path, query=query, accept="text/plain, */*")
+
     async def create(self, path: str, body: Json) -> Json:
         """Create an object below the collection `path`."""
         return await self._request("POST", path, query={"fieldManager": FIELD_MANAGER}, body=body)
@@ -114,7 +118,11 @@ class Api:
         finally:
             response.close()
 
-    async def _request(
+    async def _request(self, method: str, path: str, **options: Any) -> Json:
+        answer: Json = json.loads(await self._request_text(method, path, **options))
+        return answer
+
+    async def _request_text(
         self,
         method: str,
         path: str,
@@ -123,7 +131,7 @@ class Api:
         body: Any = None,
         content_type: str = "application/json",
         accept: str = "application/json",
-    ) -> Json:
+    ) -> str:
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         headers = {"Accept": accept, "Content-Type": content_type}
         response = await self._send(method, path, query=query, body=body, headers=headers, timeout=timeout)
@@ -133,8 +141,7 @@ class Api:
             raise errors.ApiError(f"{method} {path}: {error!r}", status=0) from error
         if response.status >= 400:  # noqa: PLR2004 - HTTP's errors
             raise _error(response, text, method, path)
-        answer: Json = json.loads(text)
-        return answer
+        return text
 
     async def _send(
         self,

@@ -33,6 +33,11 @@ def pod(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}"
 
 
+def log(namespace: str, pod_name: str) -> str:
+    """The log of one pod."""
+    return f"{pod(namespace, pod_name)}/log"
+
+
 def node(name: str) -> str:
     """One node."""
     return f"{NODES}/{quote(name)}"

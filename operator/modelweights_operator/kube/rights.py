@@ -45,6 +45,7 @@ LIFT_PODS: Final = Rule("", "pods", "patch")
 LABEL_NODES: Final = Rule("", "nodes", "patch")
 HOLD_OBJECTS: Final = Rule(GROUP, PLURAL, "patch")
 WATCH_NAMESPACES: Final = Rule("", "namespaces", "watch")
+READ_LOGS: Final = Rule("", "pods", "get", "log")
 
 
 class Features(NamedTuple):
@@ -55,12 +56,14 @@ class Features(NamedTuple):
         label_nodes: Label nodes.
         hold_objects: Hold deleted objects back by a finalizer.
         watch_namespaces: Know which namespaces may require what others have.
+        read_logs: Know how far stagings are.
     """
 
     lift_pods: bool
     label_nodes: bool
     hold_objects: bool
     watch_namespaces: bool
+    read_logs: bool
 
 
 async def check(api: Api) -> Features:
@@ -72,7 +75,7 @@ async def check(api: Api) -> Features:
     Raises:
         errors.MissingRightsError: A right without which nothing works is missing, or the CRD is.
     """
-    optional = (LIFT_PODS, LABEL_NODES, HOLD_OBJECTS, WATCH_NAMESPACES)
+    optional = (LIFT_PODS, LABEL_NODES, HOLD_OBJECTS, WATCH_NAMESPACES, READ_LOGS)
     answers = await asyncio.gather(*(_allowed(api, rule) for rule in (*REQUIRED, *optional)))
     missing = [str(rule) for rule, allowed in zip(REQUIRED, answers, strict=False) if not allowed]
     if missing:

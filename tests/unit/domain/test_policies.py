@@ -129,10 +129,10 @@ ROWS = {
     "a rebooted node is warmed again": Row(waiting("Queued", wants_job=0), entry=make_entry(), node=REBOOTED),
     # --- a running Job
     "a running Job": Row(
-        Expected("Staging", "Prefetching", active=True), entry=None, jobs=(make_job(pods=(RUNNING,)),)
+        Expected("Staging", "Prefetching", active=True, again=30.0), entry=None, jobs=(make_job(pods=(RUNNING,)),)
     ),
     "a running Job goes on while suspended": Row(
-        Expected("Staging", "Prefetching", active=True), jobs=(make_job(pods=(RUNNING,)),), suspended=True
+        Expected("Staging", "Prefetching", active=True, again=30.0), jobs=(make_job(pods=(RUNNING,)),), suspended=True
     ),
     "a Job without a pod is looked at again for events": Row(
         Expected("Staging", "Starting", active=True, again=5.0), jobs=(make_job(),)
@@ -148,10 +148,10 @@ ROWS = {
         waiting("ReplacingJob", active=True, deletes=1), jobs=(make_job(image="loader:0", pods=(UNPULLED,)),)
     ),
     "a Job that runs goes on with the image that it has": Row(
-        Expected("Staging", "Prefetching", active=True), jobs=(make_job(image="loader:0", pods=(RUNNING,)),)
+        Expected("Staging", "Prefetching", active=True, again=30.0), jobs=(make_job(image="loader:0", pods=(RUNNING,)),)
     ),
     "the attempts survive in the Job's round": Row(
-        Expected("Staging", "Prefetching", active=True, attempts=3), None, (make_job(round=3, pods=(RUNNING,)),)
+        Expected("Staging", "Prefetching", active=True, attempts=3, again=30.0), None, (make_job(round=3, pods=(RUNNING,)),)
     ),
     "a Job that is being deleted still holds its place": Row(
         waiting("ReplacingJob", active=True), jobs=(make_job(deleting=True),)
@@ -189,12 +189,12 @@ ROWS = {
         waiting("NodeCordoned", active=True), jobs=(make_job(pods=(PENDING,)),), node=make_node(cordoned=True)
     ),
     "what runs on a cordoned node goes on": Row(
-        Expected("Staging", "Prefetching", active=True),
+        Expected("Staging", "Prefetching", active=True, again=30.0),
         jobs=(make_job(pods=(RUNNING,)),),
         node=make_node(cordoned=True),
     ),
     "two evictions are the Job controller's to mend": Row(
-        Expected("Staging", "Prefetching", active=True), jobs=(make_job(pods=(EVICTED, EVICTED, RUNNING)),)
+        Expected("Staging", "Prefetching", active=True, again=30.0), jobs=(make_job(pods=(EVICTED, EVICTED, RUNNING)),)
     ),
     "the third is a failure, since the Job itself would never end": Row(
         Expected("Failed", "EvictedRepeatedly", attempts=1, deletes=1, active=True, blocked=True, again=600.0),
@@ -221,11 +221,11 @@ ROWS = {
         waiting("ReplacingJob", active=True, deletes=1), jobs=(make_job(),), node=make_node(uid="uid-2")
     ),
     "back to the former spec in mid-run: its Job stays, the other goes": Row(
-        Expected("Staging", "Prefetching", active=True, deletes=1),
+        Expected("Staging", "Prefetching", active=True, deletes=1, again=30.0),
         jobs=(OLD_SPEC_JOB, make_job(pods=(RUNNING,))),
     ),
     "of two rounds the later counts": Row(
-        Expected("Staging", "Prefetching", active=True, deletes=1, attempts=1),
+        Expected("Staging", "Prefetching", active=True, deletes=1, attempts=1, again=30.0),
         jobs=(failed_job(text=TRANSIENT), make_job(round=1, pods=(RUNNING,))),
     ),
     # --- a good end

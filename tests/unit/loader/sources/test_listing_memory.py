@@ -293,9 +293,9 @@ def test_bucket(find: Find, code: int, reason: str, tmp_path: Path) -> None:
 
 
 def test_bucket_with_pages_without_an_end_and_without_an_object() -> None:
-    options = {"path_style": True, "region": "x", "anonymous": True, "stall_seconds": 0.2}
     with serve(lambda _path: (_page(b"", "again"), {"Content-Type": "application/xml"})) as url:
-        source = BucketSource("s3://b/m", SourceOptions(endpoint=url, **options))
+        options = SourceOptions(endpoint=url, path_style=True, region="x", anonymous=True, stall_seconds=0.2)
+        source = BucketSource("s3://b/m", options)
         with pytest.raises(SourceUnavailableError, match="lists not one object"):
             source.list_files()
 
