@@ -100,9 +100,9 @@ def test_daemon_pod_starts_when_its_node_is_staged(site: Site, namespace: str) -
     [
         ("nothing-of-that-name", "RequireNotFound", "create it, or correct the annotation"),
         ("elsewhere/minilm", "RequireNotAllowed", "of another namespace"),
-        ("minilm@main", "RequireInvalid", "leave out"),
+        ("minilm@main", "RevisionNotFound", "neither published nor being staged"),
     ],
-    ids=["that-does-not-exist", "in-another-namespace", "with-a-revision"],
+    ids=["that-does-not-exist", "in-another-namespace", "with-a-revision-that-nobody-has"],
 )
 def test_requirement_that_cannot_be_met_is_told_on_the_pod(
     site: Site, namespace: str, require: str, reason: str, said: str
