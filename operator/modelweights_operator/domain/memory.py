@@ -4,7 +4,7 @@ The page cache of all ModelWeights on a node together stays within the administr
 what is left of it. What others hold is known from their status.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +13,9 @@ from modelweights_operator.domain.sizes import human_bytes
 from modelweights_operator.domain.snapshot import Node, Resident, Snapshot
 
 _PERCENT: Final = 100
+
+_Held = tuple[str, int]
+"""Boot, and bytes."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class Residents:
     """Remembers what each ModelWeights holds in the page cache of which node, as its status says."""
 
     def __init__(self) -> None:
-        self._held: dict[str, dict[str, tuple[str, int]]] = {}
+        self._held: dict[str, dict[str, _Held]] = {}
+        self._on_node: dict[str, dict[str, _Held]] = {}
 
     def note(self, owner: str, body: Mapping[str, Any]) -> None:
         """A ModelWeights came or changed: as the API server gave it, since it may hold what nobody understands."""
@@ -50,30 +54,61 @@ class Residents:
         mode = ((body.get("spec") or {}).get("prefetch") or {}).get("mode", "PageCache")
         sizes = [(status.get(kind) or {}).get("sizeBytes", 0) for kind in ("published", "candidate")]
         expected = next((size for size in sizes if size), 0) if mode == "PageCache" else 0
-        self._held[owner] = {
-            name: (str(entry.get("bootID") or ""), _held(entry, expected))
-            for name, entry in (status.get("nodes") or {}).items()
-        }
+        self._set(
+            owner,
+            {
+                name: (str(entry.get("bootID") or ""), _held(entry, expected))
+                for name, entry in (status.get("nodes") or {}).items()
+            },
+        )
 
     def forget(self, owner: str) -> None:
         """A ModelWeights went."""
-        self._held.pop(owner, None)
+        self._set(owner, {})
 
-    def beside(self, owner: str, nodes: Mapping[str, Node]) -> dict[str, tuple[Resident, ...]]:
+    def _set(self, owner: str, held: dict[str, _Held]) -> None:
+        before = self._held.pop(owner, {})
+        if held:
+            self._held[owner] = held
+        for name in before.keys() - held.keys():
+            del self._on_node[name][owner]
+            if not self._on_node[name]:
+                del self._on_node[name]
+        for name, here in held.items():
+            if before.get(name) != here:
+                self._on_node.setdefault(name, {})[owner] = here
+
+    def beside(self, owner: str, nodes: Mapping[str, Node]) -> Mapping[str, tuple[Resident, ...]]:
         """Per node name, what the others hold there, the most first.
 
-        What was warm in another boot of the node is gone; one that is being staged has no boot yet and counts.
+        What was warm in another boot of the node is gone; one that is being staged has no boot yet and counts. Each node is
+        looked at when it is asked for: a plan asks for the few nodes that get a Job, of all that there are.
         """
-        found: dict[str, list[Resident]] = {}
-        for other, held in self._held.items():
-            for name, (boot_id, size_bytes) in held.items() if other != owner else ():
-                node = nodes.get(name)
-                if node is not None and size_bytes and boot_id in ("", node.boot_id):
-                    found.setdefault(name, []).append(Resident(other, size_bytes))
-        return {
-            name: tuple(sorted(each, key=lambda resident: (-resident.size_bytes, resident.owner)))
-            for name, each in found.items()
-        }
+        return _Beside(self._on_node, owner, nodes)
+
+
+class _Beside(Mapping[str, tuple[Resident, ...]]):
+    """What is on each node but for one owner's."""
+
+    def __init__(self, on_node: Mapping[str, Mapping[str, _Held]], owner: str, nodes: Mapping[str, Node]) -> None:
+        self._on_node, self._owner, self._nodes = on_node, owner, nodes
+
+    def __getitem__(self, name: str) -> tuple[Resident, ...]:
+        node, here = self._nodes[name], self._on_node[name]
+        found = [
+            Resident(other, size_bytes)
+            for other, (boot_id, size_bytes) in here.items()
+            if other != self._owner and size_bytes and boot_id in ("", node.boot_id)
+        ]
+        if not found:
+            raise KeyError(name)
+        return tuple(sorted(found, key=lambda resident: (-resident.size_bytes, resident.owner)))
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._on_node if self.get(name))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _held(entry: Mapping[str, Any], expected: int) -> int:

@@ -7,7 +7,7 @@ all after its first round. What pods use isn't known here: `cleanup` asks before
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from modelweights_operator.api.sources import Storage
 from modelweights_operator.domain import failures, reports, retention, storage
@@ -29,19 +29,35 @@ class Held:
     superseded_at: datetime | None = None
 
 
+Place = tuple[str, str]
+"""Name of a node, and of a storage class."""
+
+
 @dataclass(frozen=True)
-class _Known:
-    namespace: str
-    held: tuple[Held, ...] = ()
-    needs: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Per node and class, the bytes that a staging lacked there."""
+class Need:
+    """The bytes that a staging lacked, and the Job that said so: each says it once, whatever has gone since."""
+
+    job: str
+    size_bytes: int
+
+
+@dataclass
+class _There:
+    """One place: what objects hold there and lack there, and what has gone for those that lack it now."""
+
+    held: dict[str, tuple[Held, ...]] = field(default_factory=dict)
+    needs: dict[str, Need] = field(default_factory=dict)
+    freed_bytes: int = 0
+    chosen: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 class Rooms:
-    """What all objects hold and need."""
+    """What all objects hold and need. By places, so that a note costs as much as has changed, however many objects there are."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}
+        self._places: dict[Place, _There] = {}
+        self._of_owner: dict[str, tuple[str, dict[Place, tuple[Held, ...]], dict[Place, Need]]] = {}
+        self._needing: set[Place] = set()
 
     def note(self, owner: str, snapshot: Snapshot) -> set[str]:
         """What an object holds and needs now.
@@ -49,45 +65,57 @@ class Rooms:
         Returns:
             Other objects of which something is to go for it, that didn't know as yet.
         """
-        before = {key: self.victims(key) for key in self._known if key != owner}
-        self._known[owner] = _Known(snapshot.owner.namespace, tuple(_held(snapshot)), _needs(snapshot))
-        return {key for key, victims in before.items() if self.victims(key) != victims}
+        held: dict[Place, tuple[Held, ...]] = {}
+        for each in _held(snapshot):
+            place = (each.node, each.class_name)
+            held[place] = (*held.get(place, ()), each)
+        return self._set(owner, snapshot.owner.namespace, held, _needs(snapshot)) - {owner}
 
     def forget(self, owner: str) -> None:
         """An object went."""
-        self._known.pop(owner, None)
+        self._set(owner, "", {}, {})
+        self._of_owner.pop(owner, None)
+
+    def _set(
+        self, owner: str, namespace: str, held: dict[Place, tuple[Held, ...]], needs: dict[Place, Need]
+    ) -> set[str]:
+        _, held_before, needs_before = self._of_owner.get(owner, ("", {}, {}))
+        self._of_owner[owner] = (namespace, held, needs)
+        told: set[str] = set()
+        for place in held_before.keys() | held.keys() | needs_before.keys() | needs.keys():
+            now, before = (held.get(place, ()), needs.get(place)), (held_before.get(place, ()), needs_before.get(place))
+            if now != before:
+                told |= self._change(place, owner, *now)
+        return told
+
+    def _change(self, place: Place, owner: str, held: tuple[Held, ...], need: Need | None) -> set[str]:
+        """Note what an object holds and needs in one place; the objects of which something else is to go there now."""
+        there = self._places.setdefault(place, _There())
+        if there.needs.get(owner) != need:
+            # Whoever tried since, or no longer wants to, knows what is free by now.
+            there.freed_bytes = 0
+        elif there.needs:
+            left = {each.digest for each in held}
+            there.freed_bytes += sum(each.size_bytes for each in there.held.get(owner, ()) if each.digest not in left)
+        _put(there.held, owner, held)
+        _put(there.needs, owner, need)
+        before, there.chosen = there.chosen, _choose(there) if there.needs else {}
+        (self._needing.add if there.needs else self._needing.discard)(place)
+        if not there.held and not there.needs:
+            del self._places[place]
+        return {each for each in before.keys() | there.chosen.keys() if before.get(each) != there.chosen.get(each)}
 
     def victims(self, owner: str) -> dict[str, frozenset[str]]:
         """Per node name, the checkpoints of an object that are to go for stagings that found no room there.
 
         Whichever was superseded first goes first, of whichever object, and no more than make the room.
         """
-        chosen: dict[str, set[str]] = {}
-        for (node, class_name), needed_bytes in self._all_needs().items():
-            left = needed_bytes
-            for key, held in sorted(
-                self._evictable(node, class_name), key=lambda item: item[1].superseded_at or _LONG_AGO
-            ):
-                if left <= 0:
-                    break
-                left -= held.size_bytes
-                if key == owner:
-                    chosen.setdefault(node, set()).add(held.digest)
-        return {node: frozenset(digests) for node, digests in chosen.items()}
-
-    def _all_needs(self) -> dict[tuple[str, str], int]:
-        """The largest of each place: fetches there are one after the other."""
-        needs: dict[tuple[str, str], int] = {}
-        for known in self._known.values():
-            for place, size_bytes in known.needs.items():
-                needs[place] = max(size_bytes, needs.get(place, 0))
-        return needs
-
-    def _evictable(self, node: str, class_name: str) -> Iterable[tuple[str, Held]]:
-        for key, known in self._known.items():
-            for held in known.held:
-                if (held.node, held.class_name) == (node, class_name) and held.superseded_at is not None:
-                    yield key, held
+        chosen: dict[str, frozenset[str]] = {}
+        for place in self._needing:
+            digests = self._places[place].chosen.get(owner)
+            if digests:
+                chosen[place[0]] = chosen.get(place[0], frozenset()) | digests
+        return chosen
 
     def over_quota(self, snapshot: Snapshot) -> dict[str, str]:
         """Per node name, why the quota of the object's namespace lets it stage nothing there.
@@ -120,9 +148,30 @@ class Rooms:
         return found
 
     def _of(self, namespace: str, node: str, class_name: str) -> Iterable[Held]:
-        for known in self._known.values():
-            if known.namespace == namespace:
-                yield from (held for held in known.held if (held.node, held.class_name) == (node, class_name))
+        there = self._places.get((node, class_name), _There())
+        for owner, held in there.held.items():
+            if self._of_owner[owner][0] == namespace:
+                yield from held
+
+
+def _put(there: dict[str, Any], owner: str, value: object) -> None:
+    if value:
+        there[owner] = value
+    else:
+        there.pop(owner, None)
+
+
+def _choose(there: _There) -> dict[str, frozenset[str]]:
+    """What is to go. The largest need counts: fetches in one place are one after the other."""
+    left = max((need.size_bytes for need in there.needs.values()), default=0) - there.freed_bytes
+    goes = [(owner, each) for owner, held in there.held.items() for each in held if each.superseded_at is not None]
+    chosen: dict[str, set[str]] = {}
+    for owner, each in sorted(goes, key=lambda item: item[1].superseded_at or _LONG_AGO):
+        if left <= 0:
+            break
+        left -= each.size_bytes
+        chosen.setdefault(owner, set()).add(each.digest)
+    return {owner: frozenset(digests) for owner, digests in chosen.items()}
 
 
 def _held(snapshot: Snapshot) -> Iterable[Held]:
@@ -144,7 +193,7 @@ def _held(snapshot: Snapshot) -> Iterable[Held]:
             yield Held(node, where.name, digest, sizes.get(digest, 0), since)
 
 
-def _needs(snapshot: Snapshot) -> dict[tuple[str, str], int]:
+def _needs(snapshot: Snapshot) -> dict[Place, Need]:
     spec = snapshot.owner.spec
     if spec is None or not spec.is_fetched:
         return {}
@@ -152,8 +201,8 @@ def _needs(snapshot: Snapshot) -> dict[tuple[str, str], int]:
         where = storage.find_class(spec, snapshot.policy)
     except LocationError:
         return {}
-    lacks = {job.node_name: _lacking(job) for job in snapshot.jobs if job.state == "Failed" and not job.deleting}
-    return {(node, where.name): size_bytes for node, size_bytes in lacks.items() if size_bytes > 0}
+    lacks = [(job, _lacking(job)) for job in snapshot.jobs if job.state == "Failed" and not job.deleting]
+    return {(job.node_name, where.name): Need(job.name, size_bytes) for job, size_bytes in lacks if size_bytes > 0}
 
 
 def _lacking(job: StagingJob) -> int:

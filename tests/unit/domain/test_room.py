@@ -121,6 +121,32 @@ def test_a_need_goes_with_its_object() -> None:
     assert victims(rooms, "one") == {}
 
 
+def test_what_has_gone_counts_until_the_staging_says_what_it_lacks_now() -> None:
+    rooms = Rooms()
+    rooms.note("team/one", holding("one", ("a", 50, 100), ("b", 50, 900), ("c", 50, 50), ("d", 50, 20)))
+    rooms.note("team/llama", failing(needed=80))
+    assert victims(rooms, "one") == {"one": ["a", "b"]}
+    rooms.note("team/one", holding("one", ("a", 50, 100), ("c", 50, 50), ("d", 50, 20)))
+    assert victims(rooms, "one") == {"one": ["a"]}
+    rooms.note("team/one", holding("one", ("c", 50, 50), ("d", 50, 20)))
+    rooms.note("team/llama", failing(needed=80))
+    assert victims(rooms, "one") == {}
+    # The next attempt, and again it is too little.
+    again = failing(needed=80, free=75)
+    rooms.note("team/llama", replace(again, jobs=(replace(again.jobs[0], name="stage-llama-next"),)))
+    assert victims(rooms, "one") == {"one": ["c"]}
+
+
+def test_of_two_that_lack_room_in_one_place_the_larger_need_counts() -> None:
+    rooms = Rooms()
+    rooms.note("team/one", holding("one", ("a", 50, 100), ("b", 50, 900)))
+    assert rooms.note("team/llama", failing(needed=80)) == {"team/one"}
+    assert rooms.note("team/other", failing(needed=20)) == set()
+    assert victims(rooms, "one") == {"one": ["a", "b"]}
+    rooms.forget("team/llama")
+    assert victims(rooms, "one") == {"one": ["b"]}
+
+
 def quota(size_bytes: int) -> Snapshot:
     """An object of the team whose candidate of 30 bytes another node has proven."""
     policy = replace(
