@@ -215,6 +215,7 @@ def _decisions(
     foreign = frozenset(job.name for job in snapshot.jobs if not resolved.matches(job))
     in_place = "" if spec.is_fetched else _path(snapshot, spec, "", resolved)
     places = holdings.places(snapshot.owner.status, in_place)
+    retry_at = retry.heed(snapshot.owner.retry, snapshot.owner.status, now).heeded_at
     return {
         node.name: policies.decide(
             policies.NodeContext(
@@ -231,7 +232,7 @@ def _decisions(
                 volume_image=spec.source.image.reference if spec.source.image else "",
                 pull_secrets=names.pull_secrets(spec),
                 places=places,
-                retry_at=retry.heed(snapshot.owner.retry, snapshot.owner.status, now).heeded_at,
+                retry_at=retry_at,
             )
         )
         for node in targets

@@ -92,6 +92,7 @@ def follow(
     """
     nodes = {node.name: node for node in snapshot.nodes}
     merged, due = dict(decisions), {}
+    retry_at = retry.heed(snapshot.owner.retry, snapshot.owner.status, now).heeded_at
     for name, decision in decisions.items():
         found = _Found(
             node=nodes[name],
@@ -102,7 +103,7 @@ def follow(
             owner_uid=snapshot.owner.uid,
             now=now,
             refusal=snapshot.refusals.get(name, ""),
-            retry_at=retry.heed(snapshot.owner.retry, snapshot.owner.status, now).heeded_at,
+            retry_at=retry_at,
         )
         answer = _answer(found)
         merged[name] = _merge(decision, answer)

@@ -5,10 +5,14 @@ that it is heeded once, whatever the operator was doing: a failure up to then wa
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain.clock import parse_time, rfc3339
+
+_CLOCKS_DIFFER: Final = timedelta(seconds=5)
+"""A time further ahead comes from a clock that was set back, or from a hand: until then no failure would wait at all."""
 
 
 @dataclass(frozen=True)
@@ -31,4 +35,7 @@ def heed(asked: str, status: api.Status, now: datetime) -> Retry:
     """What holds from now on. An annotation that is taken off changes nothing."""
     if asked and asked != status.last_handled_retry:
         return Retry(asked, now.replace(microsecond=0))
-    return Retry(status.last_handled_retry, parse_time(status.last_retry_time or ""))
+    heeded_at = parse_time(status.last_retry_time or "")
+    if heeded_at is not None and heeded_at > now + _CLOCKS_DIFFER:
+        heeded_at = None
+    return Retry(status.last_handled_retry, heeded_at)

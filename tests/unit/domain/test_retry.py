@@ -132,3 +132,27 @@ def test_a_back_off_goes_on_where_it_was_when_all_but_the_status_is_lost() -> No
     assert world.again_after_seconds == 100
     world.pass_time(100)
     assert len(world.cycle().create_jobs) == 1
+
+
+def test_after_the_clock_was_set_back_failures_wait_as_ever() -> None:
+    """Else every failure of the next hour would have been heeded already, and be tried again at once."""
+    world = World(retry="now")
+    world.add_node("node-a")
+    world.cycle()
+    world.pass_time(-3600)
+    for _ in range(30):
+        for name in list(world.jobs):
+            world.end_job(name, 10)
+        world.cycle()
+        world.collect()
+        world.pass_time(1)
+    assert world.status.nodes["node-a"].attempts == 2
+    assert (world.status.last_handled_retry, world.status.last_retry_time) == ("now", None)
+
+
+@pytest.mark.parametrize("text", ["2099-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00Z"])
+def test_a_time_that_a_hand_wrote_is_none(text: str) -> None:
+    status = api.Status(last_handled_retry="now", last_retry_time=text)
+    found = retry.heed("now", status, NOW)
+    assert found == retry.Retry("now", None)
+    assert found.noted["last_retry_time"] is None
