@@ -168,6 +168,10 @@ def _attempt(arguments: argparse.Namespace) -> tuple[int, Outcome]:
     run: Callable[[argparse.Namespace], Outcome] = arguments.run
     try:
         check_outputs(arguments)
+        if getattr(arguments, "part", ""):
+            from modelweights_loader.part import check_part  # noqa: PLC0415 - of staging pods alone
+
+            check_part(arguments.root or arguments.path, arguments.part)
         if arguments.results is not None and arguments.command != "flags":
             from modelweights_loader.report import remove_results  # noqa: PLC0415 - `wait` rarely needs it
 

@@ -109,14 +109,21 @@ def detect_open(descriptor: int, proc: str = "/proc") -> FileSystem:
                 left, _, right = line.partition(" - ")
                 fields = left.split()
                 if fields[0] == mount:
-                    return FileSystem(right.split()[0], _unescape(fields[4]))
+                    return FileSystem(right.split()[0], unescape(fields[4]))
     except (OSError, IndexError):
         pass
     return UNKNOWN
 
 
-def _unescape(text: str) -> str:
-    """The kernel writes space, tab, line end and backslash as three octal digits."""
+def unescape(text: str) -> str:
+    """Reads what the kernel writes: space, tab, line end and backslash are three octal digits.
+
+    Args:
+        text: A field of a table in procfs.
+
+    Returns:
+        What it stands for.
+    """
     for code in ("\\040", "\\011", "\\012", "\\134"):
         text = text.replace(code, chr(int(code[1:], 8)))
     return text

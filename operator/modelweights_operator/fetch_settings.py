@@ -121,9 +121,7 @@ def _refuse_nested(classes: list[StorageClass]) -> None:
     for first in classes:
         for second in classes:
             outer, inner = f"{first.shared_root}/", f"{second.shared_root}/"
-            # One root for a class with a root and one with claims: each ModelWeights has the same folder in both.
-            is_same = outer == inner and bool(first.root) != bool(second.root)
-            if first is not second and inner.startswith(outer) and not is_same:
+            if first is not second and inner.startswith(outer):
                 raise SettingsError(
                     f"storage.classes: the root of {second.name} lies in that of {first.name}: give each a folder of its own"
                 )

@@ -31,6 +31,8 @@ SETTINGS: Final = (
     "storage.classes[0].default=true",
     f"storage.classes[1].name={STORAGE_CLASS_OF_CLAIM}",
     f"storage.classes[1].claimName={STORAGE_CLAIM}",
+    "storage.classes[1].volumesRoot=/models/tenants",
+    "access.enabled=true",
 )
 """The chart's settings for all tests."""
 

@@ -285,7 +285,7 @@ def test_certificates_reach_the_operator_as_they_are(tmp_path: Path) -> None:
 
 CLASSES = [
     {"name": "nvme", "root": "/data", "default": True},
-    {"name": "tenant", "claimName": "models", "volumesRoot": "/data"},
+    {"name": "tenant", "claimName": "models", "volumesRoot": "/volumes"},
     {"name": "own", "claimName": "mine"},
 ]
 CATALOGUE = {"namespace": "catalogue", "class": "tenant", "size": "2Ti"}
@@ -315,12 +315,15 @@ def test_each_tenant_gets_a_volume_that_no_other_claim_can_take(
     assert bound == {key: spec["volumeName"] for key, spec in claims.items()}
     assert set(bound) == {("catalogue", "models"), ("team-a", "catalogue"), ("team-b", "cat")}
     own, read = volumes[bound["catalogue", "models"]], volumes[bound["team-a", "catalogue"]]
-    assert own["hostPath"] == {"path": "/data/catalogue", "type": "Directory"}
-    assert (read["local"], read["mountOptions"]) == ({"path": "/data/catalogue"}, ["ro"])
+    assert own["hostPath"] == {"path": "/volumes/catalogue", "type": "Directory"}
+    assert (read["local"], read["mountOptions"]) == ({"path": "/volumes/catalogue"}, ["ro"])
     assert all(spec["persistentVolumeReclaimPolicy"] == "Retain" for spec in volumes.values())
     (daemon_set,) = (each for each in found if each["kind"] == "DaemonSet")
     prepared = daemon_set["spec"]["template"]["spec"]["initContainers"]
-    assert [each["args"] for each in prepared] == [["prepare", "/roots/0", "--namespace=catalogue"]]
+    assert [each["args"] for each in prepared] == [
+        ["prepare", "/roots/0", "--namespace=catalogue"],
+        ["prepare", "/roots/1", "--namespace=catalogue"],
+    ]
     # What is rendered is what an API server takes.
     for name in ("catalogue", "team-a", "team-b"):
         admin.create("/api/v1/namespaces", {"metadata": {"name": name}})

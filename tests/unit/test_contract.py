@@ -127,7 +127,7 @@ def accepts(spec: Any, policy: Policy, revision: str) -> None:
 
 @pytest.mark.parametrize("claim", [False, True], ids=["host path", "claim"])
 def test_the_steps_of_a_local_copy_run_as_they_stand_and_end_where_the_operator_says(
-    tmp_path: Path, *, claim: bool
+    tmp_path: Path, request: pytest.FixtureRequest, *, claim: bool
 ) -> None:
     """In the kubelet's place: folders made, mounts replaced by paths; the loader is the real one."""
     make_synthetic(tmp_path / "models" / "llama", 2**20, 2)
@@ -146,6 +146,10 @@ def test_the_steps_of_a_local_copy_run_as_they_stand_and_end_where_the_operator_
     pod, report = job["spec"]["template"]["spec"], tmp_path / "report"
     containers = [*pod["initContainers"], *pod["containers"]]
     assert (containers[0]["name"] == "resolve") == claim
+    home = tmp_path / "data" / "team" / "llama"
+    # As the kubelet does; the loader looks whether it is its part that is mounted there.
+    subprocess.run(["mount", "--bind", home, home], check=True)
+    request.addfinalizer(lambda: subprocess.run(["umount", home], check=True))
     for container in containers:
         arguments = [word.replace("/dev/termination-log", str(report)) for word in container["args"]]
         arguments = [word.replace("file:///mnt/source", f"file://{tmp_path / 'models'}") for word in arguments]

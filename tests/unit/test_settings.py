@@ -97,13 +97,13 @@ def test_storage_classes() -> None:
         {"name": "nvme", "root": "/data", "default": True},
         {"name": "b", "root": "/data2", "reserve": "10Gi"},
         {"name": "c", "claimName": "models", "reserve": "2.5%"},
-        {"name": "d", "claimName": "tenant", "volumesRoot": "/data"},
+        {"name": "d", "claimName": "tenant", "volumesRoot": "/data3"},
     )
     assert from_environment(with_classes(*classes)).storage_classes == (
         StorageClass("nvme", root="/data", reserve="12%", is_default=True),
         StorageClass("b", root="/data2", reserve=str(10 * 2**30)),
         StorageClass("c", claim="models", reserve="2.5%"),
-        StorageClass("d", claim="tenant", volumes_root="/data"),
+        StorageClass("d", claim="tenant", volumes_root="/data3"),
     )
 
 
@@ -154,6 +154,10 @@ WRONG = {
     "volumes in a root": (
         with_classes(NVME, {"name": "b", "claimName": "c", "volumesRoot": "/data/b"}),
         "the root of b lies in that of nvme",
+    ),
+    "one root for both kinds": (
+        with_classes(NVME, {"name": "b", "claimName": "c", "volumesRoot": "/data"}),
+        "lies in that of",
     ),
     "one root for two classes of volumes": (
         with_classes(*({"name": name, "claimName": name, "volumesRoot": "/data"} for name in "ab")),

@@ -67,6 +67,8 @@ def add_command(
     command.add_argument(
         "--root", metavar="DIR", type=parse_place, help="PATH and its links must stay below this folder"
     )
+    # For staging pods: what must be mounted at --root, by its last names, such as namespace/name.
+    command.add_argument("--part", default="", help=argparse.SUPPRESS)
     command.add_argument(
         "--report", metavar="FILE", type=parse_place, help="write one JSON object of at most 1024 bytes there, in place"
     )

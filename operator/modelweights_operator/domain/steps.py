@@ -273,7 +273,9 @@ def _secret_places(spec: Spec) -> dict[str, str]:
 
 def _container(staging: Staging, step: str, arguments: list[str]) -> Manifest:
     location, policy, resources = staging.location, staging.policy, staging.spec.staging.resources
-    own = ["--root", location.root, "--report", _TERMINATION_LOG, "--results", _RESULTS_MOUNT]
+    # The kubelet follows a link that stays in the volume, and that of a class' root holds the parts of all namespaces.
+    part = ["--part", location.sub_path] if location.marked and location.sub_path and step != RESOLVE else []
+    own = ["--root", location.root, *part, "--report", _TERMINATION_LOG, "--results", _RESULTS_MOUNT]
     return {
         "name": step,
         "image": policy.loader_image,
