@@ -477,11 +477,12 @@ def test_it_is_in_the_category_all(server: ApiServer, namespace: str) -> None:
 
 
 def manifests() -> dict[str, Json]:
-    """Each ModelWeights of the examples and of the usage guide."""
+    """Each ModelWeights of the examples and of the guides."""
     docs = Path(__file__).resolve().parents[2] / "docs"
     found = {path.name: path.read_text() for path in sorted((docs / "examples").glob("*.yaml"))}
-    blocks = re.findall(r"```yaml\n(.*?)```", (docs / "usage.md").read_text(), re.DOTALL)
-    found |= {f"usage.md {number}": block for number, block in enumerate(blocks)}
+    for page in ("usage.md", "tenants.md"):
+        blocks = re.findall(r"```yaml\n(.*?)```", (docs / page).read_text(), re.DOTALL)
+        found |= {f"{page} {number}": block for number, block in enumerate(blocks)}
     parsed = {name: yaml.safe_load(text) for name, text in found.items() if "kind: ModelWeights" in text}
     return {name: body for name, body in parsed.items() if body.get("kind") == "ModelWeights"}
 
