@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.cluster import lifecycle
@@ -14,7 +15,7 @@ from tests.cluster.build import ensure_program
 from tests.cluster.commands import run
 from tests.cluster.control import order
 from tests.cluster.errors import ClusterError, CommandError
-from tests.cluster.nodes import new_boot_id
+from tests.cluster.nodes import new_boot_id, register_with_taints
 from tests.cluster.paths import InstancePaths
 from tests.cluster.state import State
 from tests.cluster.topology import GPU_RESOURCE, IMAGE_HOST, NODES, node_spec
@@ -147,7 +148,8 @@ class Embedded:
     def stop_node(self, node: str) -> None:
         order(self.paths, "stop", node_spec(node).name)
 
-    def start_node(self, node: str, *, timeout: float = 60) -> None:
+    def start_node(self, node: str, *, timeout: float = 60, taints: Sequence[Mapping[str, str]] = ()) -> None:
+        register_with_taints(self.paths.node(node), [*node_spec(node).taints, *taints])
         started = dt.datetime.now(dt.UTC)
         order(self.paths, "start", node_spec(node).name)
         deadline = time.monotonic() + timeout

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.cluster.commands import run
@@ -135,8 +136,8 @@ class Existing(KubernetesCommands):
     def stop_node(self, node: str) -> None:
         raise ClusterError(f"provider kubeconfig does not stop nodes ({node})")
 
-    def start_node(self, node: str, *, timeout: float = 60) -> None:
-        raise ClusterError(f"provider kubeconfig does not start nodes ({node}, {timeout:g} s)")
+    def start_node(self, node: str, *, timeout: float = 60, taints: Sequence[Mapping[str, str]] = ()) -> None:
+        raise ClusterError(f"provider kubeconfig does not start nodes ({node}, {timeout:g} s, {taints})")
 
     def restart_node(self, node: str, *, new_boot_id: bool = True, drop_caches: bool = True) -> None:
         raise ClusterError(f"provider kubeconfig does not restart nodes ({node}, {new_boot_id}, {drop_caches})")

@@ -1,6 +1,5 @@
 """Makes small OCI images from files at hand, so that nothing is downloaded: the pods' pause image, images for tests."""
 
-import gzip
 import hashlib
 import io
 import json
@@ -52,9 +51,8 @@ def write_image_archive(
         below: files of a further layer, below that of the others.
         owner: user and group of the files.
     """
+    # Not compressed: weights don't compress, and the registry is on this machine.
     layers = [_tar(each, owner) for each in (below, files) if each is not None]
-    # Fast: weights don't compress, and the registry is on this machine.
-    packed = [gzip.compress(layer, compresslevel=1, mtime=0) for layer in layers]
     config = json.dumps(
         {
             "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
@@ -68,7 +66,7 @@ def write_image_archive(
             "schemaVersion": 2,
             "mediaType": f"{_PREFIX}.manifest.v1+json",
             "config": _descriptor("config.v1+json", config),
-            "layers": [_descriptor("layer.v1.tar+gzip", each) for each in packed],
+            "layers": [_descriptor("layer.v1.tar", each) for each in layers],
         },
     ).encode()
     entry = _descriptor("manifest.v1+json", manifest)
@@ -76,7 +74,7 @@ def write_image_archive(
     tag = reference.rpartition(":")[2]
     entry["annotations"] = {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": tag}
     index = json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode()
-    blobs = {f"blobs/sha256/{_digest(each)[7:]}": (each, 0o644) for each in (*packed, config, manifest)}
+    blobs = {f"blobs/sha256/{_digest(each)[7:]}": (each, 0o644) for each in (*layers, config, manifest)}
     layout = json.dumps({"imageLayoutVersion": "1.0.0"}).encode()
     target.write_bytes(_tar({"oci-layout": (layout, 0o644), "index.json": (index, 0o644), **blobs}))
     return target

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -167,10 +168,14 @@ class Kind(KubernetesCommands):
     def stop_node(self, node: str) -> None:
         run(["docker", "kill", node])
 
-    def start_node(self, node: str, *, timeout: float = 60) -> None:
+    def start_node(self, node: str, *, timeout: float = 60, taints: Sequence[Mapping[str, str]] = ()) -> None:
         run(["docker", "start", node])
         # One that was deleted meanwhile has to register first.
         self.kubectl("wait", "--for=create", f"node/{node}", f"--timeout={timeout:g}s", timeout=timeout + 10)
+        for taint in taints:
+            # Nothing is scheduled there yet: it isn't ready.
+            text = f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
+            self.kubectl("taint", "node", node, text, "--overwrite")
         # The old status says Ready for a while after a short absence.
         self.kubectl("wait", "--for=condition=Ready=Unknown", f"node/{node}", "--timeout=5s", check=False)
         self.kubectl("wait", "--for=condition=Ready", f"node/{node}", f"--timeout={timeout:g}s", timeout=timeout + 10)

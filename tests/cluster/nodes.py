@@ -5,6 +5,7 @@ A node's files lie in one folder of the instance; the node sees that folder as /
 
 import json
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -236,3 +237,10 @@ def new_boot_id(folder: Path) -> str:
     boot_id = str(uuid.uuid4())
     (folder / "boot-id").write_text(boot_id + "\n")
     return boot_id
+
+
+def register_with_taints(folder: Path, taints: Sequence[Mapping[str, str]]) -> None:
+    """Write into a node's folder with which taints its kubelet makes the node; one that is there keeps its own."""
+    path = folder / "kubelet.yaml"
+    config = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**config, "registerWithTaints": [dict(taint) for taint in taints]}))

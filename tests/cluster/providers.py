@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -75,8 +76,14 @@ class Cluster(Protocol):
     def stop_node(self, node: str) -> None:
         """Cut a node's power: all that runs there ends at once, without a goodbye to the API server."""
 
-    def start_node(self, node: str, *, timeout: float = 60) -> None:
-        """Start a stopped node and wait until it is Ready; one that was deleted from the API joins anew, as a new one does."""
+    def start_node(self, node: str, *, timeout: float = 60, taints: Sequence[Mapping[str, str]] = ()) -> None:
+        """Start a stopped node and wait until it is Ready; one that was deleted from the API joins anew, as a new one does.
+
+        Args:
+            node: its name.
+            timeout: for how many seconds.
+            taints: beside its own, with which it joins; one that wasn't deleted keeps those that it has.
+        """
 
     def restart_node(self, node: str, *, new_boot_id: bool = True, drop_caches: bool = True) -> None:
         """Reboot a node and wait until it is Ready.

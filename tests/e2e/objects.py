@@ -6,6 +6,7 @@ from modelweights_operator.domain import names
 from tests.json_client import Json
 
 GPU_TOLERATION: Final = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+STARTUP_TAINT: Final = "modelweights.io/unstaged"
 OTHER_GATE: Final = "example.com/quota"
 RESTRICTED: Final = {
     "runAsNonRoot": True,
@@ -78,6 +79,11 @@ def models_volume(root: str = "/models") -> Json:
 def models_mount(root: str = "/models") -> Json:
     """The container's part that mounts it at its own path."""
     return {"volumeMounts": [{"name": "models", "mountPath": root, "readOnly": True}]}
+
+
+def waiting_step(image: str, path: str) -> Json:
+    """The init container that waits until a checkpoint is staged on the pod's node, below the models' root."""
+    return {"name": "wait", "image": image, "args": ["wait", path], "securityContext": RESTRICTED, **models_mount()}
 
 
 def controller(kind: str, pod: Json, **spec: Any) -> Json:

@@ -26,6 +26,7 @@ STORAGE_CLASS_OF_CLAIM: Final = "tenant"
 SETTINGS: Final = (
     # The marker's folder is there before the first staging.
     "prepareNodes.enabled=true",
+    "startupTaint.enabled=true",
     "storage.classes[0].name=disk",
     f"storage.classes[0].root={FETCHED}",
     "storage.classes[0].default=true",
@@ -112,6 +113,12 @@ class Site:
         pod = self.pod(namespace, name)
         gates = [gate["name"] for gate in pod["spec"].get("schedulingGates") or []]
         return names.GATE in gates and condition(pod, "PodScheduled").get("reason") == "SchedulingGated"
+
+    def waits_on_its_node(self, namespace: str, name: str) -> Json | None:
+        """The pod, when it was scheduled and its first init container runs."""
+        pod = self.pod(namespace, name)
+        states = [status["state"] for status in pod["status"].get("initContainerStatuses") or []]
+        return pod if pod["spec"].get("nodeName") and states and "running" in states[0] else None
 
     def jobs(self, namespace: str) -> list[Json]:
         """The Jobs of a namespace."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.checkpoints.synthetic import make_synthetic
 from tests.e2e.client import path_of
 from tests.e2e.files import push_files
 from tests.e2e.objects import RESTRICTED, model_weights, stand_in_pod
@@ -34,7 +35,11 @@ EVICT: Final = (
 )
 
 
-def pack(folder: Path) -> dict[str, tuple[bytes, int]]:
+Files = dict[str, tuple[bytes, int]]
+"""Content and mode by path."""
+
+
+def pack(folder: Path) -> Files:
     """A checkpoint's files as they go into an image."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {f"{FOLDER}/{path.relative_to(folder)}": (path.read_bytes(), 0o644) for path in paths}
@@ -74,6 +79,14 @@ def run(site: Site, body: Json) -> str:
     site.client.make(body)
     site.await_phase(namespace, name, "Succeeded", seconds=120)
     return site.log(namespace, name)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Files, Files]:
+    """Two checkpoints of a megabyte, for what isn't about their bytes: an image is pulled in no time."""
+    folder = tmp_path_factory.mktemp("small")
+    made = [make_synthetic(folder / str(shards), 1 << 20, shards, 2) for shards in (2, 3)]
+    return pack(made[0]), pack(made[1])
 
 
 @dataclass(frozen=True)
@@ -142,8 +155,8 @@ def told(measured: Json) -> str:
     return f"{measured['residentPercent']} % ({measured['residencyMethod']})"
 
 
-def test_a_copy_of_an_image_lies_on_the_node(site: Site, namespace: str) -> None:
-    reference = push_files(site, f"copied-image:{uuid.uuid4().hex[:8]}", pack(site.checkpoints / "split"))
+def test_a_copy_of_an_image_lies_on_the_node(site: Site, namespace: str, small: tuple[Files, Files]) -> None:
+    reference = push_files(site, f"copied-image:{uuid.uuid4().hex[:8]}", small[0])
     site.client.make(image_model(namespace, "copy", reference, storage={}))
     status = site.await_condition(namespace, "copy", seconds=120)["status"]
     assert status["published"]["path"].startswith(f"{FETCHED}/{namespace}/copy/")
@@ -164,7 +177,9 @@ def stalled(site: Site, namespace: str, name: str) -> Json:
     return body
 
 
-def test_an_image_that_is_not_there_is_named_and_pulled_once_it_comes(site: Site, restricted: str) -> None:
+def test_an_image_that_is_not_there_is_named_and_pulled_once_it_comes(
+    site: Site, restricted: str, small: tuple[Files, Files]
+) -> None:
     tag = f"late-image:{uuid.uuid4().hex[:8]}"
     reference = f"{site.images.loader.partition('/')[0]}/{tag}"
     site.client.make(image_model(restricted, "late", reference, site.cluster.gpu_nodes[0]))
@@ -172,13 +187,15 @@ def test_an_image_that_is_not_there_is_named_and_pulled_once_it_comes(site: Site
     print(found["message"])
     assert found["reason"] == "ImagePullFailed"
     assert f"image {reference} can't be pulled" in found["message"]
-    assert push_files(site, tag, pack(site.checkpoints / "split")) == reference
+    assert push_files(site, tag, small[0]) == reference
     # The kubelet asks again by itself, with a back-off.
     site.await_condition(restricted, "late", seconds=150)
 
 
-def test_an_image_that_is_never_to_be_pulled_is_named_where_it_lacks(site: Site, restricted: str) -> None:
-    reference = push_files(site, f"unpulled-image:{uuid.uuid4().hex[:8]}", pack(site.checkpoints / "split"))
+def test_an_image_that_is_never_to_be_pulled_is_named_where_it_lacks(
+    site: Site, restricted: str, small: tuple[Files, Files]
+) -> None:
+    reference = push_files(site, f"unpulled-image:{uuid.uuid4().hex[:8]}", small[0])
     site.client.make(image_model(restricted, "unpulled", reference, site.cluster.gpu_nodes[0], "Never"))
     found = stalled(site, restricted, "unpulled")
     print(found["message"])
@@ -189,13 +206,15 @@ def test_an_image_that_is_never_to_be_pulled_is_named_where_it_lacks(site: Site,
     site.await_condition(restricted, "unpulled", seconds=120)
 
 
-def test_a_tag_that_moved_between_two_nodes_is_found_out(site: Site, restricted: str) -> None:
+def test_a_tag_that_moved_between_two_nodes_is_found_out(
+    site: Site, restricted: str, small: tuple[Files, Files]
+) -> None:
     first, second = site.cluster.gpu_nodes
     tag = f"moving-image:{uuid.uuid4().hex[:8]}"
-    reference = push_files(site, tag, pack(site.checkpoints / "split"))
+    reference = push_files(site, tag, small[0])
     site.client.make(image_model(restricted, "moving", reference, first))
     site.await_condition(restricted, "moving", seconds=120)
-    assert push_files(site, tag, pack(site.checkpoints / "real")) == reference
+    assert push_files(site, tag, small[1]) == reference
     selector: Json = {"kubernetes.io/hostname": None, "nvidia.com/gpu.present": "true"}
     patch = {"spec": {"placement": {"nodeSelector": selector}}}
     site.client.patch(path_of("ModelWeights", restricted, "moving"), patch)

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from tests.e2e.objects import RESTRICTED, model_weights, models_mount, models_volume, stand_in_pod
+from tests.e2e.objects import model_weights, models_mount, models_volume, stand_in_pod, waiting_step
 from tests.e2e.site import REAL, Site
 from tests.json_client import Json
 from tests.polling import poll
@@ -24,28 +24,15 @@ def namespace(site: Site, module_namespace: str) -> str:
 
 
 def _waiting_pod(site: Site, namespace: str, name: str, node: str) -> Json:
-    wait = {
-        "name": "wait",
-        "image": site.images.loader,
-        "args": ["wait", PATH],
-        "securityContext": RESTRICTED,
-        **models_mount(),
-    }
+    wait = waiting_step(site.images.loader, PATH)
     spec = {"initContainers": [wait], "nodeSelector": {"kubernetes.io/hostname": node}, **models_volume()}
     return stand_in_pod(namespace, name, site.images.loader, container=models_mount(), **spec)
-
-
-def _is_waiting(site: Site, namespace: str, name: str) -> Json | None:
-    """The pod, when it was scheduled and its init container runs."""
-    pod = site.pod(namespace, name)
-    states = [status["state"] for status in pod["status"].get("initContainerStatuses") or []]
-    return pod if pod["spec"].get("nodeName") and states and "running" in states[0] else None
 
 
 def test_pod_is_scheduled_and_waits_for_the_marker_of_its_node(site: Site, namespace: str) -> None:
     staged, other = site.cluster.gpu_nodes
     for name in ("on-1", "on-2"):
-        poll(f"{name} waits in its init container", partial(_is_waiting, site, namespace, name))
+        poll(f"{name} waits in its init container", partial(site.waits_on_its_node, namespace, name))
     site.client.make(model_weights(namespace, "waited", PATH, staged))
     site.await_condition(namespace, "waited")
     marker = site.cluster.node_exec(staged, ["cat", f"{MARKERS}/waited.json"])
@@ -55,7 +42,7 @@ def test_pod_is_scheduled_and_waits_for_the_marker_of_its_node(site: Site, names
     digest = site.await_condition(namespace, "waited")["status"]["published"]["manifestDigest"]
     assert digest in marker
     assert started["spec"]["nodeName"] == staged
-    pod = _is_waiting(site, namespace, "on-2")
+    pod = site.waits_on_its_node(namespace, "on-2")
     assert pod is not None
     assert pod["spec"]["nodeName"] == other
     assert "no marker of waited" in site.log(namespace, "on-2", "wait")
