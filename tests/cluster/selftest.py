@@ -208,18 +208,19 @@ def check_node_reboots(cluster: Cluster) -> None:
     after = boot_ids(cluster)
     assert {name for name in after if before[name] != after[name]} == {node}
     assert int(cluster.node_exec(node, resident)) == 0
-    cluster.restart_node(node, new_boot_id=False, drop_caches=False)
-    assert boot_ids(cluster) == after
 
 
 def check_lost_node_shows(cluster: Cluster) -> None:
-    """A node without power becomes NotReady, and Ready again when it is back."""
+    """A node without power becomes NotReady, and Ready again when it is back; another one reboots until that is noticed."""
     node = cluster.gpu_nodes[1]
+    before = boot_ids(cluster)[node]
     cluster.stop_node(node)
     try:
+        check_node_reboots(cluster)
         cluster.kubectl("wait", f"node/{node}", "--for=condition=Ready=Unknown", "--timeout=60s", timeout=70)
     finally:
         cluster.start_node(node)
+    assert boot_ids(cluster)[node] == before
 
 
 def check_cluster(cluster: Cluster) -> None:
@@ -238,10 +239,9 @@ def check_cluster(cluster: Cluster) -> None:
         started = time.monotonic()
         check(cluster, image)
         print(f"{check.__name__}: {time.monotonic() - started:.1f} s", flush=True)
-    for lifecycle in (check_node_reboots, check_lost_node_shows):
-        started = time.monotonic()
-        lifecycle(cluster)
-        print(f"{lifecycle.__name__}: {time.monotonic() - started:.1f} s", flush=True)
+    started = time.monotonic()
+    check_lost_node_shows(cluster)
+    print(f"{check_lost_node_shows.__name__}: {time.monotonic() - started:.1f} s", flush=True)
 
 
 def _host_traces(instance: InstancePaths) -> dict[str, list[str]]:
