@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from modelweights_operator.domain import cleanup, names, retention
 from modelweights_operator.domain.cleanup import Cleanup
@@ -20,9 +20,6 @@ from modelweights_operator.domain.usage import PodUse
 from modelweights_operator.kube import apply, cleaning, convert, paths
 from modelweights_operator.kube.client import Api, Json
 from modelweights_operator.kube.informer import Informer, Item
-
-MAX_NODES_ASKED: Final = 20
-"""Of whose pods a list is fetched in one cycle; the others' turn comes later."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +41,7 @@ class Cleaner:
         self._pods = Informer(api, paths.PODS, query, _pod_item, lambda item: wake(item.value.owner_uid))
         self._refusals: dict[str, dict[str, str]] = {}
         self._told: dict[str, set[str]] = {}
+        self._asked: dict[str, str] = {}
 
     @property
     def informers(self) -> Mapping[str, Informer[Any]]:
@@ -107,6 +105,7 @@ class Cleaner:
         if plan.released:
             self._refusals.pop(owner.uid, None)
             self._told.pop(owner.uid, None)
+            self._asked.pop(owner.uid, None)
         return plan.again_after_seconds
 
     async def sweep(self, living: Collection[str]) -> None:
@@ -144,12 +143,17 @@ class Cleaner:
         again = min(filter(None, (plan.again_after_seconds, later)), default=None)
         return replace(plan, again_after_seconds=again)
 
-    async def _usage(self, world: World, targets: Iterable[Target]) -> dict[str, tuple[PodUse, ...]]:
+    async def _usage(self, world: World, targets: Collection[Target]) -> dict[str, tuple[PodUse, ...]]:
         """The pods of the nodes on which something may go; of none where a Job is under way there."""
         busy = {job.node_name for job in world.jobs if job.state == "Active" or job.deleting}
         done = {job.node_name for job in world.jobs if job.state == "Complete" and not job.digests}
         nodes = dict.fromkeys(target.node.name for target in targets if target.node.ready)
-        asked = [name for name in nodes if name not in busy | done][:MAX_NODES_ASKED]
+        begun = {
+            target.node.name for target in targets if self._policy.label_nodes and cleanup.has_begun(world, target)
+        }
+        free = [name for name in nodes if name not in busy | done]
+        asked, last = cleanup.next_asked(free, begun, self._asked.get(world.owner.uid, ""))
+        self._asked[world.owner.uid] = last
         if not asked:
             return {}
         unbound = await cleaning.pods_of(self._api, "")

@@ -8,7 +8,7 @@ waits for the other. The deletion of an object never waits for ever: not for a n
 or files that are in use only a while, and for a Job that fails only some rounds.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -26,6 +26,8 @@ MAX_ROUNDS: Final = 5
 FIRST_BACKOFF_SECONDS: Final = 20
 MAX_AT_A_TIME: Final = 20
 """Cleanup Jobs of one object that run at a time."""
+MAX_NODES_ASKED: Final = 20
+"""Of whose pods a list is fetched in one cycle; the others' turn comes later."""
 USE_SECONDS: Final = 60.0
 """How often it is looked whether what is in use still is."""
 LABEL_SECONDS: Final = 2.0
@@ -116,6 +118,25 @@ def plan(world: World, targets: Iterable[Target], usage: Usage, now: datetime) -
     if holds and not deletes(owner):
         return replace(cleanup, finalizers=_without_ours(owner))
     return cleanup
+
+
+def has_begun(world: World, target: Target) -> bool:
+    """Whether the node labels of what is to go from a node are off already."""
+    return bool(target.digests) and not any(
+        names.has_label(target.node.labels, world.owner.uid, digest) for digest in target.digests
+    )
+
+
+def next_asked(nodes: Iterable[str], begun: Collection[str], last: str) -> tuple[list[str], str]:
+    """About whose pods to ask now: in a round, so that pods which stay on some nodes keep no other node waiting.
+
+    Args:
+        nodes: Names of nodes from which something may go.
+        begun: Those that `has_begun` says so of: they come first, since their label would come back otherwise.
+        last: As the last call gave it, "" before.
+    """
+    turn = sorted(nodes, key=lambda name: (name not in begun, name <= last, name))[:MAX_NODES_ASKED]
+    return turn, next((name for name in reversed(turn) if name not in begun), last)
 
 
 def deletes(owner: Owner) -> bool:

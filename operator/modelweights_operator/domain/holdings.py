@@ -9,11 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from modelweights_operator.api.v1alpha1 import MAX_DIGESTS_BESIDE, NodeStatus, Status
+from modelweights_operator.api.v1alpha1 import MAX_DIGESTS_BESIDE, NodeStatus, Revision, Status
 from modelweights_operator.domain import names
 from modelweights_operator.domain.snapshot import Node
 
 NOTHING: Final[tuple[str, ...]] = ()
+_DIGEST_BYTES: Final = 75
+_BESIDE_BYTES: Final = 320_000
+"""Of all nodes together: 2,000 of them keep two each, 500 keep all that a node may have."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,31 @@ def beside(before: Iterable[str], proven: str, where: Places) -> tuple[str, ...]
         Their digests, the latest first. When there are too many the oldest is forgotten, but never the published one.
     """
     stay = [digest for digest in dict.fromkeys(before) if digest != proven and where.stays(digest)]
-    while len(stay) > MAX_DIGESTS_BESIDE:
-        stay.remove(next(digest for digest in reversed(stay) if digest != where.published))
-    return tuple(stay)
+    return _latest(stay, MAX_DIGESTS_BESIDE, where.published)
+
+
+def bounded(entries: Mapping[str, NodeStatus], published: Revision | None) -> dict[str, NodeStatus]:
+    """The entries with what fits one object of all that nodes hold beside: etcd takes 1.5 MiB, and past that no status is written.
+
+    Args:
+        entries: Of all nodes.
+        published: The published checkpoint, which is never forgotten.
+    """
+    keep = published.manifest_digest if published is not None else ""
+    most = max(1, _BESIDE_BYTES // (_DIGEST_BYTES * max(len(entries), 1)))
+    return {
+        name: entry
+        if len(entry.other_digests) <= most
+        else entry.model_copy(update={"other_digests": _latest(entry.other_digests, most, keep)})
+        for name, entry in entries.items()
+    }
+
+
+def _latest(digests: Iterable[str], most: int, published: str) -> tuple[str, ...]:
+    left = list(digests)
+    while len(left) > most:
+        left.remove(next(digest for digest in reversed(left) if digest != published))
+    return tuple(left)
 
 
 def count(holding: Mapping[str, Iterable[str]], digest: str) -> int:

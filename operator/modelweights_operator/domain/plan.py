@@ -99,7 +99,7 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     entries = {name: revisions.compare(entry, wanted, now) for name, entry in entries.items()}
     trial = canary.judge(spec, snapshot.owner.status, snapshot.jobs, decisions, resolved, digest)
     admitted = admission.admit(snapshot, spec, targets, decisions, entries, resolved, trial)
-    entries = admitted.entries
+    entries = holdings.bounded(admitted.entries, snapshot.owner.status.published)
     reports = [decision.report for decision in decisions.values() if decision.report]
     holding = _holders(snapshot, entries)
     known = revisions.advance(

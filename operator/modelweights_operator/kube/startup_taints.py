@@ -64,10 +64,11 @@ class StartupTaints:
         if any(self._generation(metadata["uid"]) != metadata.get("generation", 0) for metadata in living):
             return _UNPLANNED_SECONDS
         now = datetime.now(UTC)
-        found = startup_taint.decide(list(self._nodes.values()), self._models.values(), self._clocks, now)
+        nodes = dict(self._nodes)
+        found = startup_taint.decide(list(nodes.values()), self._models.values(), self._clocks, now)
         self._clocks = found.clocks
         for name, overdue in found.free.items():
-            if await self._free(self._nodes[name]):
+            if await self._free(nodes[name]):
                 for model in overdue:
                     await self._tell(model, name, now)
         return found.again_after_seconds

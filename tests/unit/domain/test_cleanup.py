@@ -435,3 +435,21 @@ def test_its_name_says_what_it_is_for() -> None:
     }
     assert len(names_found) == 6
     assert all(name.startswith("clean-llama-") for name in names_found)
+
+
+def test_every_node_has_its_turn_though_pods_stay_on_the_first_ones() -> None:
+    nodes = [f"node-{number:02}" for number in range(50)]
+    seen: list[str] = []
+    last = ""
+    for _ in range(3):
+        asked, last = cleanup.next_asked(nodes, (), last)
+        assert len(asked) == cleanup.MAX_NODES_ASKED
+        seen += asked
+    assert set(seen) == set(nodes)
+
+
+def test_a_node_whose_label_went_is_asked_about_before_the_others() -> None:
+    nodes = [f"node-{number:02}" for number in range(50)]
+    asked, last = cleanup.next_asked(nodes, {"node-49"}, "node-19")
+    assert (asked[0], asked[1], last) == ("node-49", "node-20", "node-38")
+    assert cleanup.next_asked([], (), last) == ([], last)

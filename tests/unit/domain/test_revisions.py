@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import gate, names, revisions
+from modelweights_operator.domain import gate, holdings, names, revisions
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.plan import Plan
 from modelweights_operator.domain.required import staged_model
@@ -205,6 +205,20 @@ def test_the_oldest_is_forgotten_when_there_are_too_many_but_never_the_published
     plan = plan_of(with_spec(spec, A, status=status, jobs=(fetched(A, spec, COMMIT_B, DIGEST_B),)))
     assert plan.status.published == FIRST
     assert plan.status.nodes["node-a"].other_digests == (DIGEST_C, *many[1:-1], DIGEST_A)
+
+
+@pytest.mark.parametrize(("number", "most"), [(500, 8), (2000, 2)])
+def test_what_many_nodes_hold_beside_fits_one_object(number: int, most: int) -> None:
+    """The store takes 1.5 MiB: with eight digests on each of 2,000 nodes no status at all could be written."""
+    nodes = tuple(make_node(f"node-{index:04}") for index in range(number))
+    others = (*(f"sha256:{number:064x}" for number in range(api.MAX_DIGESTS_BESIDE - 1)), DIGEST_A)
+    entries = {node.name: make_entry(node, V2, manifest_digest=DIGEST_B, other_digests=others) for node in nodes}
+    plan = plan_of(with_spec(V2, *nodes, status=status_of(V2, COMMIT_B, entries, published=SECOND)))
+    assert {entry.other_digests for entry in plan.status.nodes.values()} == {others[:most]}
+    again = plan_of(with_spec(V2, *nodes, status=plan.status))
+    assert again.status.nodes == plan.status.nodes
+    kept = holdings.bounded(entries, FIRST)
+    assert {entry.other_digests for entry in kept.values()} == {(*others[: most - 1], DIGEST_A)}
 
 
 # --- what pods may ask for ----------------------------------------------------------------------------------------
