@@ -41,7 +41,8 @@ def test_image_that_cannot_be_pulled_stalls_and_heals(site: Site, namespace: str
 def test_without_the_right_to_label_nodes_pods_are_bound_to_hostnames(site: Site, namespace: str) -> None:
     """Nothing but rights changes with this setting, in both directions: the operator has to notice."""
     ready = site.cluster.gpu_nodes[1]
-    site.install("nodeLabels.enabled=false")
+    # The startup taint needs the same right.
+    site.install("nodeLabels.enabled=false", "startupTaint.enabled=false")
     site.client.make(stand_in_pod(namespace, "by-hostname", site.images.loader, "minilm"))
     site.client.make(model_weights(namespace, "minilm", REAL, ready))
     model = site.await_condition(namespace, "minilm")
