@@ -232,7 +232,8 @@ class Reconciler:
         requires = [(pod.require, pod.namespace) for pod in self._gated.values()]
         for other in self._rooms.note("/".join(key), snapshot):
             self._models.wake(_key_of(other))
-        snapshot = replace(snapshot, over_quota=self._rooms.over_quota(snapshot))
+        made = self._rooms.has_made_room("/".join(key))
+        snapshot = replace(snapshot, over_quota=self._rooms.over_quota(snapshot), room_made=made)
         victims = self._rooms.victims("/".join(key))
         snapshot, cleanup = await self._cleaner.prepare(snapshot, requires=requires, victims=victims, now=now)
         snapshot, plan, refusals = await self._plan_jobs(snapshot, now)

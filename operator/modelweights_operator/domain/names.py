@@ -4,6 +4,7 @@ Everything that could pass a limit of Kubernetes gets a hash suffix; nothing her
 restarted operator arrives at the same names.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -139,6 +140,7 @@ def node_label(owner_uid: str, manifest_digest: str) -> str:
     return f"{node_label_owner(owner_uid)}-{label_digest(manifest_digest)[:_LABEL_KEY_DIGEST]}"
 
 
+@functools.lru_cache(maxsize=4096)
 def node_label_owner(owner_uid: str) -> str:
     """What all node labels of this ModelWeights have in front of the dash."""
     return f"{NODE_LABEL_PREFIX}{short_hash(owner_uid, length=20)}"

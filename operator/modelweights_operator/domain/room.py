@@ -50,6 +50,16 @@ class _There:
     freed_bytes: int = 0
     chosen: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
+    @property
+    def lacking_bytes(self) -> int:
+        """What still has to go. The largest need counts: fetches in one place are one after the other."""
+        return max((need.size_bytes for need in self.needs.values()), default=0) - self.freed_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether enough has gone for all that lacked it."""
+        return bool(self.needs) and self.lacking_bytes <= 0
+
 
 class Rooms:
     """What all objects hold and need. By places, so that a note costs as much as has changed, however many objects there are."""
@@ -63,7 +73,7 @@ class Rooms:
         """What an object holds and needs now.
 
         Returns:
-            Other objects of which something is to go for it, that didn't know as yet.
+            Other objects that are to know: something of theirs is to go for it, or enough has gone for them.
         """
         held: dict[Place, tuple[Held, ...]] = {}
         for each in _held(snapshot):
@@ -103,7 +113,13 @@ class Rooms:
         (self._needing.add if there.needs else self._needing.discard)(place)
         if not there.held and not there.needs:
             del self._places[place]
-        return {each for each in before.keys() | there.chosen.keys() if before.get(each) != there.chosen.get(each)}
+        told = {each for each in before.keys() | there.chosen.keys() if before.get(each) != there.chosen.get(each)}
+        return told | set(there.needs) if there.has_room else told
+
+    def has_made_room(self, owner: str) -> frozenset[str]:
+        """Names of nodes on which so much has gone for an object's staging that it may be tried again at once."""
+        places = (place for place in self._needing if owner in self._places[place].needs)
+        return frozenset(node for node, name in places if self._places[node, name].has_room)
 
     def victims(self, owner: str) -> dict[str, frozenset[str]]:
         """Per node name, the checkpoints of an object that are to go for stagings that found no room there.
@@ -162,8 +178,7 @@ def _put(there: dict[str, Any], owner: str, value: object) -> None:
 
 
 def _choose(there: _There) -> dict[str, frozenset[str]]:
-    """What is to go. The largest need counts: fetches in one place are one after the other."""
-    left = max((need.size_bytes for need in there.needs.values()), default=0) - there.freed_bytes
+    left = there.lacking_bytes
     goes = [(owner, each) for owner, held in there.held.items() for each in held if each.superseded_at is not None]
     chosen: dict[str, set[str]] = {}
     for owner, each in sorted(goes, key=lambda item: item[1].superseded_at or _LONG_AGO):

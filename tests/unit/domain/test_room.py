@@ -137,6 +137,21 @@ def test_what_has_gone_counts_until_the_staging_says_what_it_lacks_now() -> None
     assert victims(rooms, "one") == {"one": ["c"]}
 
 
+def test_once_room_was_made_the_staging_is_tried_at_once_and_only_once() -> None:
+    rooms = Rooms()
+    rooms.note("team/one", holding("one", ("a", 50, 100), ("b", 50, 900)))
+    waiting = failing(needed=80)
+    rooms.note("team/llama", waiting)
+    assert rooms.note("team/one", holding("one", ("a", 50, 100))) == set()
+    assert rooms.has_made_room("team/llama") == frozenset()
+    assert make_plan(waiting, NOW).delete_jobs == ()
+    assert rooms.note("team/one", holding("one")) == {"team/llama"}
+    made = rooms.has_made_room("team/llama")
+    assert make_plan(replace(waiting, room_made=made), NOW).delete_jobs == (waiting.jobs[0].name,)
+    rooms.note("team/llama", replace(waiting, jobs=(replace(waiting.jobs[0], name="stage-llama-next"),)))
+    assert rooms.has_made_room("team/llama") == frozenset()
+
+
 def test_of_two_that_lack_room_in_one_place_the_larger_need_counts() -> None:
     rooms = Rooms()
     rooms.note("team/one", holding("one", ("a", 50, 100), ("b", 50, 900)))
