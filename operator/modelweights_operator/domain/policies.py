@@ -339,10 +339,11 @@ def _entry(
 def _seconds_until(context: NodeContext, entry: NodeStatus, seconds: float) -> float:
     """How long a wait that began with the entry's last transition still lasts.
 
-    A time that lies further ahead than the wait is long comes from a wrong clock or hand, and would never end it.
+    A time that lies further ahead than the wait is long comes from a wrong clock or hand, and would never end it; nor would
+    one that can't be read.
     """
-    since = parse_time(entry.last_transition_time) or context.now
-    if context.retry_at is not None and since <= context.retry_at:
+    since = parse_time(entry.last_transition_time)
+    if since is None or (context.retry_at is not None and since <= context.retry_at):
         return 0.0
     left = seconds - (context.now - since).total_seconds()
     return left if left <= 2 * seconds else 0.0

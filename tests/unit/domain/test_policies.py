@@ -444,7 +444,7 @@ def test_nothing_is_looked_at_again_at_once(entry: NodeStatus | None, jobs: list
     assert again is None or 1.0 <= again <= failures.LONG_BACKOFF_SECONDS
 
 
-@pytest.mark.parametrize("time", ["9999-12-31T23:59:59Z", rfc3339(ago(-3600))])
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", rfc3339(ago(-3600))])
 def test_a_wait_that_began_in_the_far_future_is_over(time: str) -> None:
     """By a wrong clock or a wrong hand: the node would wait for ever."""
     assert decide(failed_entry(last_transition_time=time)).wants_job == 1
