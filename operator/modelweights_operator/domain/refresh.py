@@ -178,7 +178,7 @@ def _answer(found: _Found) -> _Answer:
     if not is_on or not found.is_warm_once:
         entry = found.entry if is_on else _without_refresh(found)
         return _Answer(entry, delete_jobs=_names(found.jobs), active=bool(found.jobs))
-    if not found.entry.measured_at:
+    if parse_time(found.entry.measured_at) is None:
         # The staging measured last, and its report made the node ready.
         found = replace(found, entry=found.entry.model_copy(update={"measured_at": found.entry.last_transition_time}))
     current = [job for job in found.jobs if _counts(found, job)]
