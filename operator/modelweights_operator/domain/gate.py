@@ -112,6 +112,10 @@ def parse_require(pod: GatedPod) -> tuple[Requirement, ...]:
     Raises:
         RequireError: It is empty or malformed.
     """
+    if len(pod.require) > names.MAX_REQUIRE_LENGTH:
+        raise RequireError(
+            f"annotation {names.REQUIRE_ANNOTATION} is longer than {names.MAX_REQUIRE_LENGTH} characters: shorten it"
+        )
     parts = [part.strip() for part in pod.require.split(",") if part.strip()]
     if not parts:
         raise RequireError(f"annotation {names.REQUIRE_ANNOTATION} is missing or empty: name a ModelWeights in it")

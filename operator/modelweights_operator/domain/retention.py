@@ -9,7 +9,7 @@ from datetime import datetime
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.api.sources import Storage
-from modelweights_operator.domain import storage
+from modelweights_operator.domain import names, storage
 from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target
 from modelweights_operator.domain.clock import parse_time
 from modelweights_operator.domain.host_folders import LocationError
@@ -185,6 +185,8 @@ def asks_for_revision(require: str, namespace: str, owner: Owner) -> bool:
         namespace: Of the pod.
         owner: The object.
     """
+    if len(require) > names.MAX_REQUIRE_LENGTH:
+        return False
     for part in require.split(","):
         before, asks, _ = part.strip().partition("@")
         place, slash, name = before.rpartition("/")

@@ -453,3 +453,7 @@ def test_a_node_whose_label_went_is_asked_about_before_the_others() -> None:
     asked, last = cleanup.next_asked(nodes, {"node-49"}, "node-19")
     assert (asked[0], asked[1], last) == ("node-49", "node-20", "node-38")
     assert cleanup.next_asked([], (), last) == ([], last)
+
+
+def test_an_annotation_that_no_gate_reads_asks_for_nothing() -> None:
+    assert not retention.asks_for_revision("llama@v1," + " " * 200_000, "team", make_owner())

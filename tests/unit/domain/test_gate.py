@@ -82,6 +82,7 @@ def test_require_is_read(text: str, expected: tuple[Requirement, ...]) -> None:
         ("", "is missing or empty"),
         (" , ,", "is missing or empty"),
         (",".join(f"m{index}" for index in range(17)), "names more than 16"),
+        ("llama," + " " * 200_000 + "llama", "longer than 16384"),
         ("llama@", "is not"),
         ("llama@v1 ,qwen@a b", "is not"),
         ("llama@-v1", "is not"),
