@@ -22,9 +22,7 @@ OWNER_LABEL: Final = f"{PREFIX}/owner-uid"
 # Annotations of staging Jobs.
 NODE_ANNOTATION: Final = f"{PREFIX}/node"
 NODE_UID_ANNOTATION: Final = f"{PREFIX}/node-uid"
-STAGING_MAX_REQUIRE_LENGTH: Final = 16_384
-"""Of that annotation, which may have 256 KiB and is looked at often: so much is enough for all that it may name."""
-DIGEST_ANNOTATION: Final = f"{PREFIX}/staging-digest"
+STAGING_DIGEST_ANNOTATION: Final = f"{PREFIX}/staging-digest"
 BOOT_ID_ANNOTATION: Final = f"{PREFIX}/boot-id"
 ROUND_ANNOTATION: Final = f"{PREFIX}/round"
 IMAGE_ANNOTATION: Final = f"{PREFIX}/image"
@@ -55,6 +53,8 @@ FINALIZER: Final = f"{PREFIX}/cleanup"
 # What waiting pods carry, and what is put on nodes.
 GATE: Final = f"{PREFIX}/staged"
 REQUIRE_ANNOTATION: Final = f"{PREFIX}/require"
+MAX_REQUIRE_LENGTH: Final = 16_384
+"""Of that annotation, which may have 256 KiB and is looked at often: so much is enough for all that it may name."""
 DIGEST_ANNOTATION: Final = f"{PREFIX}/digest"
 PATH_ANNOTATION: Final = f"{PREFIX}/path"
 NODE_LABEL_PREFIX: Final = f"staged.{PREFIX}/"
