@@ -1,6 +1,6 @@
 """The marker on a node: says which digest of a model is staged there, in which boot of the kernel.
 
-Written by `publish` as the last thing, read by `wait` in other pods. Must not import torch.
+Written by `publish` as the last thing, read by `wait` in other pods. `warmth` changes one thing in it. Must not import torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ NOT_ASKED = "NotAsked"
 
 
 class Marker(NamedTuple):
-    """What a marker says; path is relative to the root, staged_at RFC 3339."""
+    """What a marker says; path is relative to the root, staged_at RFC 3339.
+
+    warm: a refresh left as much of it in the page cache as is asked for, or none has measured it since it was staged.
+    """
 
     path: str
     manifest_digest: str
@@ -36,6 +39,7 @@ class Marker(NamedTuple):
     size_bytes: int
     file_count: int
     staged_at: str
+    warm: bool = True
 
 
 def read_boot_id(path: str = _BOOT_ID_FILE) -> str:
@@ -98,6 +102,7 @@ def write_marker(folder: str, marker: Marker) -> None:
         "sizeBytes": marker.size_bytes,
         "fileCount": marker.file_count,
         "stagedAt": marker.staged_at,
+        "warm": marker.warm,
     }
     write_atomically(os.path.join(folder, name_marker(marker.path)), json.dumps(content, indent=1).encode() + b"\n")
 
@@ -141,7 +146,16 @@ def read_marker(folder: str, relative_path: str) -> Marker | None:
         size_bytes=_whole(content.get("sizeBytes", 0)),
         file_count=_whole(content.get("fileCount", 0)),
         staged_at=str(content.get("stagedAt", "")),
+        # One that an older version wrote says nothing of it.
+        warm=_flag(content.get("warm", True)),
     )
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        msg = f"{str(value)[:80]!r} is neither true nor false"
+        raise ValueError(msg)  # noqa: TRY004 - as below
+    return value
 
 
 def _whole(value: object) -> int:

@@ -92,4 +92,6 @@ def _look(folder: str, relative_path: str, digest: str | None, boot_id: str) -> 
         return None, f"the marker of {relative_path} is from another boot ({marker.boot_id}), the page cache is gone"
     if digest is not None and marker.manifest_digest != digest:
         return None, f"the marker of {relative_path} says {marker.manifest_digest}, not {digest}"
+    if not marker.warm:
+        return None, f"too little of {relative_path} is in the page cache, its marker says; a refresh warms it again"
     return marker, ""

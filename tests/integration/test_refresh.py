@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from modelweights_operator.domain import names
 from tests.integration.client import core_path, job_path, model_path
 from tests.integration.cluster_double import Team, failure, report
 from tests.integration.operator_process import OperatorProcess
@@ -76,20 +78,69 @@ def test_what_cooled_is_warmed_while_the_node_stays_ready(warm: Team) -> None:
     assert warm.conditions()["Ready"] == ("True", "AllNodesReady")
 
 
-def test_with_required_a_node_that_stays_cold_is_not_ready_and_nothing_else_is_taken_away(warm: Team) -> None:
+def test_with_required_nothing_new_is_sent_to_a_node_that_stays_cold_and_nothing_else_is_taken_away(warm: Team) -> None:
     stage(warm, policy="Required")
     labels = warm.staged_labels("a")
+    assert labels
     settings = warm.admin.get(core_path(warm.namespace, "configmaps", "llama"))
     let_time_pass(warm)
     warm.end(warm.wait_for_job("a"), measured(61.0))
     said = warm.wait_for("Ready", "False", "ResidencyLost")
     assert "61.0 % of the weights are in the page cache" in said
     assert warm.conditions()["Available"] == ("True", "NodesStaged")
-    assert warm.staged_labels("a") == labels
+    assert warm.staged_labels("a") == {}
     assert warm.admin.get(core_path(warm.namespace, "configmaps", "llama")) == settings
+    pods = [gated_pod(warm, "free"), gated_pod(warm, "pinned", affinity=pinned_to(warm.node_name("a")))]
     let_time_pass(warm)
-    warm.end(warm.wait_for_job("a"), measured(99.0))
+    job = warm.wait_for_job("a")
+    assert "--marker-dir" in arguments(job)
+    assert [is_gated(warm, name) for name in pods] == [True, True]
+    warm.end(job, measured(99.0))
     warm.wait_for("Ready", "True")
+    assert warm.staged_labels("a") == labels
+    poll("the gates open", lambda: not any(is_gated(warm, name) for name in pods))
+
+
+def gated_pod(team: Team, name: str, **spec: Any) -> str:
+    body = {
+        "metadata": {"name": name, "annotations": {names.REQUIRE_ANNOTATION: "llama"}},
+        "spec": {"schedulingGates": [{"name": names.GATE}], "containers": [{"name": "c", "image": "x"}], **spec},
+    }
+    team.admin.create(core_path(team.namespace, "pods"), body)
+    return name
+
+
+def is_gated(team: Team, name: str) -> bool:
+    return "schedulingGates" in team.admin.get(core_path(team.namespace, "pods", name))["spec"]
+
+
+def pinned_to(node: str) -> Json:
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def test_a_refresh_that_a_quota_refuses_is_tried_again_later_and_not_at_each_wake(warm: Team) -> None:
+    stage(warm)
+    quotas, hard = core_path(warm.namespace, "resourcequotas"), {"count/jobs.batch": "0"}
+    warm.admin.create(quotas, {"metadata": {"name": "none"}, "spec": {"hard": hard}})
+    warm.admin.patch(f"{quotas}/none/status", {"status": {"hard": hard, "used": hard}})
+    let_time_pass(warm)
+    poll("the refusal is noted", lambda: entry(warm).get("refreshRefusedAt"))
+    assert "exceeded quota" in entry(warm)["message"]
+    assert warm.conditions()["Ready"] == ("True", "AllNodesReady")
+    warm.admin.delete(f"{quotas}/none")
+    # Its staging shows that all was looked at once more.
+    warm.add_node("b")
+    warm.stage("b")
+    warm.wait_for("Ready", "True")
+    assert [job["metadata"]["name"] for job in warm.jobs() if job["metadata"]["name"].startswith("refresh-")] == []
+    warm.admin.patch(
+        f"{model_path(warm.namespace, 'llama')}/status",
+        {"status": {"nodes": {warm.node_name("a"): {"refreshRefusedAt": LONG_AGO}}}},
+    )
+    warm.end(warm.wait_for_job("a"), measured(99.0))
+    poll("the refusal is forgotten", lambda: "refreshRefusedAt" not in entry(warm))
 
 
 def test_files_that_are_gone_are_staged_again(warm: Team) -> None:

@@ -99,7 +99,11 @@ def test_the_loader_takes_the_administrators_settings_and_a_resolved_revision(sp
     accepts(spec, SITE, revision)
 
 
-@pytest.mark.parametrize("spec", [make_spec(), make_claim_spec(), make_fetch_spec()], ids=["path", "claim", "fetched"])
+@pytest.mark.parametrize(
+    "spec",
+    [make_spec(), make_claim_spec(), make_fetch_spec(), make_spec(prefetch={"policy": "Required"})],
+    ids=["path", "claim", "fetched", "marked"],
+)
 @pytest.mark.parametrize("known", [None, make_revision(size_bytes=7, file_count=2)], ids=["unknown", "known"])
 def test_the_loader_takes_the_arguments_of_a_refresh(spec: Any, known: Any) -> None:
     job = manifests.refresh_job(
@@ -114,6 +118,7 @@ def test_the_loader_takes_the_arguments_of_a_refresh(spec: Any, known: Any) -> N
     parsed = build_parser().parse_args(container["args"])
     assert (parsed.command, parsed.path, parsed.max_resident) == ("refresh", container["args"][1], 5)
     assert parsed.max_resident_because == BOUND.because
+    assert (parsed.marker_dir is not None) == (spec.prefetch.policy == "Required")
 
 
 def accepts(spec: Any, policy: Policy, revision: str) -> None:

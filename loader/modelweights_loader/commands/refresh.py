@@ -1,6 +1,6 @@
 """The command `refresh`: measures what is in the page cache, reads what is missing, measures again, cools the pages.
 
-Called by `cli`. Loads, hashes and marks nothing. See the package for what it must not import.
+Called by `cli`. Loads and hashes nothing; where there is a marker, it says afterwards whether all is warm. See the package for what it must not import.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from modelweights_loader.commands.options import (
     find,
     parse_block_size,
     parse_digest,
+    parse_place,
     parse_threads,
 )
 from modelweights_loader.commands.room import add_room, measure_bounds
@@ -54,6 +55,15 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--pages", choices=("Cold", "Normal"), default="Normal", help="as of report, after all is read (default Normal)"
     )
+    command.add_argument(
+        "--marker-dir",
+        metavar="DIR",
+        type=parse_place,
+        help="the marker there, if any, says afterwards whether at least --min-resident-percent is resident",
+    )
+    command.add_argument(
+        "--marker-root", metavar="DIR", type=parse_place, help="the marker's path is relative to this (default --root)"
+    )
     add_room(command)
     add_policy(command)
 
@@ -72,7 +82,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
     Args:
         arguments: path, root, digest, expect_size, expect_files, num_threads, block_size, pages, reserve_memory,
-            max_resident, policy, min_resident_percent, unknown_residency.
+            max_resident, policy, min_resident_percent, unknown_residency, marker_dir, marker_root.
 
     Returns:
         The outcome.
@@ -93,6 +103,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     figures = _figures(checkpoint, work)
     if arguments.pages == "Cold":
         said += _cool(checkpoint, work, figures)
+    said += _mark(checkpoint, arguments, figures)
     minimum, unknown = arguments.min_resident_percent, arguments.unknown_residency
     shown = f"{checkpoint.path}: {work.limited}" if work.limited else checkpoint.path
     check_policy(work.after, arguments.policy, minimum, shown, figures, unknown=unknown)
@@ -206,7 +217,31 @@ def _figures(checkpoint: Checkpoint, work: _Work) -> dict[str, object]:
         "readBytes": work.read.read_bytes if work.read is not None else 0,
         "readSeconds": round(work.read.seconds, 3) if work.read is not None else 0.0,
         "cooledBytes": None,
+        "marker": None,
     }
+
+
+def _mark(checkpoint: Checkpoint, arguments: argparse.Namespace, figures: dict[str, object]) -> list[str]:
+    """By the figures as reported, so that who reads these judges the same."""
+    import os  # noqa: PLC0415 - see the package's docstring
+
+    from modelweights_loader.interruptible import call  # noqa: PLC0415
+    from modelweights_loader.publish import UNKNOWN_ACCEPT  # noqa: PLC0415
+    from modelweights_loader.warmth import mark_warmth  # noqa: PLC0415
+
+    if arguments.marker_dir is None:
+        return []
+    percent = figures["residentPercent"]
+    if isinstance(percent, (int, float)):
+        warm = percent >= arguments.min_resident_percent
+    else:
+        warm = arguments.unknown_residency == UNKNOWN_ACCEPT
+    path = checkpoint.path if arguments.digest else arguments.path
+    root = arguments.marker_root or arguments.root or os.path.dirname(os.path.abspath(path))
+    figures["marker"], cause = call(
+        lambda: mark_warmth(path, root, arguments.marker_dir, digest=arguments.digest, warm=warm)
+    )
+    return [cause] if cause else []
 
 
 def _cool(checkpoint: Checkpoint, work: _Work, figures: dict[str, object]) -> list[str]:

@@ -736,6 +736,20 @@ class NodeStatus(Model):
         description="When residentBytes was measured; only with prefetch.refreshIntervalSeconds.",
         json_schema_extra={"format": "date-time"},
     )
+    cold_digest: str = Field(
+        default="",
+        max_length=80,
+        pattern=_DIGEST,
+        description=(
+            "The checkpoint of which a refresh found less than prefetch.minResidentPercent in the page cache, with policy "
+            "Required: until more of it is there, no pod is sent to this node for it."
+        ),
+    )
+    refresh_refused_at: str = Field(
+        default="",
+        description="When the API server refused the Job of a refresh that is due; it is tried again ten minutes later.",
+        json_schema_extra={"format": "date-time"},
+    )
     prefetch_bytes_per_second: int = Field(
         default=0, ge=0, description="Rate of the prefetch.", json_schema_extra={"format": "int64"}
     )

@@ -98,6 +98,12 @@ def _latest(digests: Iterable[str], most: int, published: str) -> tuple[str, ...
     return tuple(left)
 
 
+def offered(entry: NodeStatus | None, node: Node) -> tuple[str, ...]:
+    """Of what a node holds, that for which pods may be sent there: not what a refresh left cold though it has to be warm."""
+    cold = entry.cold_digest if entry is not None else ""
+    return tuple(digest for digest in held(entry, node) if digest != cold)
+
+
 def count(holding: Mapping[str, Iterable[str]], digest: str) -> int:
     """How many nodes hold a checkpoint; none hold "".
 

@@ -135,7 +135,7 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
             *refresh.begin(snapshot, spec, refreshes, entries, len(admitted.created)),
         ),
         record_results=dict(decision.record for decision in decisions.values() if decision.record),
-        label_nodes=_labels(snapshot, holding),
+        label_nodes=_labels(snapshot, entries),
         config_map=_config_map(snapshot, spec, published, entries),
         finished_jobs=tuple(name for decision in decisions.values() for name in decision.finished_jobs),
         waits=tuple(admitted.waits),
@@ -197,7 +197,7 @@ def _stopped(snapshot: Snapshot, problem: tuple[str, str], now: datetime) -> Pla
     }
     new = _status(snapshot, facts, known, status.nodes, now, counted=status.summary.counted).model_copy(update=kept)
     jobs = tuple(job.name for job in (*snapshot.jobs, *snapshot.refreshes) if not job.deleting)
-    labels = _labels(snapshot, holding)
+    labels = _labels(snapshot, status.nodes)
     return Plan(status=new, delete_jobs=jobs, label_nodes=labels, events=_events(snapshot, new), halted=True)
 
 
@@ -374,7 +374,9 @@ def _config_map(
 ) -> manifests.Manifest | None:
     """Written once the present spec's settings were proven on a node; never taken back."""
     proven = published is not None and any(
-        entry.state == "Ready" and entry.manifest_digest == published.manifest_digest for entry in entries.values()
+        (entry.state == "Ready" or entry.reason == policies.RESIDENCY_LOST)
+        and entry.manifest_digest == published.manifest_digest
+        for entry in entries.values()
     )
     existing = snapshot.config_map
     if published is None or not proven or (existing is not None and not existing.ours):
@@ -383,10 +385,11 @@ def _config_map(
     return None if existing is not None and dict(existing.data) == manifest["data"] else manifest
 
 
-def _labels(snapshot: Snapshot, holding: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, str | None]]:
+def _labels(snapshot: Snapshot, entries: Mapping[str, api.NodeStatus]) -> dict[str, dict[str, str | None]]:
     if not snapshot.policy.label_nodes:
         return {}
-    return holdings.label_changes(snapshot.owner.uid, snapshot.nodes, retention.staying(snapshot, holding))
+    offered = {node.name: holdings.offered(entries.get(node.name), node) for node in snapshot.nodes}
+    return holdings.label_changes(snapshot.owner.uid, snapshot.nodes, retention.staying(snapshot, offered))
 
 
 def _status(

@@ -330,6 +330,7 @@ def _entry(
             "staging_digest": context.staging_digest,
             "manifest_digest": before.manifest_digest if held and before else "",
             "other_digests": before.other_digests if held and before else (),
+            "cold_digest": before.cold_digest if held and before else "",
             "bootID": before.boot_id if held and before else "",
             "last_transition_time": (before.last_transition_time if same and before else rfc3339(since or context.now)),
         }

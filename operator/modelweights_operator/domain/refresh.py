@@ -5,8 +5,12 @@
                                                          +--Failed: a file is gone or another--> the node is staged again
                                                          +--Failed otherwise--> RETRY_SECONDS later: due
 
-The node stays as it is meanwhile: a refresh takes no proof away. Each node's time within the interval follows from a hash, so
-that not all of them read at once. A Job is named by the measurement that it follows, so that there are never two of them.
+    the API server refuses the Job: due RETRY_SECONDS later
+
+The node stays as it is meanwhile: a refresh takes no proof away. What it leaves cold though the policy is Required the node
+holds still, but no pod is sent there for it (`cold_digest`), until a refresh finds it warm or a staging proves it anew.
+Each node's time within the interval follows from a hash, so that not all of them read at once. A Job is named by the
+measurement that it follows, so that there are never two of them.
 """
 
 from collections.abc import Mapping
@@ -21,7 +25,7 @@ from modelweights_operator.domain.policies import NodeDecision
 from modelweights_operator.domain.snapshot import Node, Snapshot, StagingJob
 
 RETRY_SECONDS: Final = 600.0
-"""After a refresh that failed for anything but the files."""
+"""After a refresh that failed for anything but the files, or whose Job was refused."""
 STUCK_SECONDS: Final = 600.0
 """A Job that can't begin for so long goes: the next one is made with what the settings say by then."""
 
@@ -60,6 +64,7 @@ class _Answer:
     delete_jobs: tuple[str, ...] = ()
     finished_jobs: tuple[str, ...] = ()
     active: bool = False
+    refused: bool = False
     again_after_seconds: float | None = None
 
 
@@ -71,11 +76,13 @@ class Refreshes:
         decisions: Per node name.
         orphans: Names of Jobs to delete.
         due: Per node name, the measurement that its refresh follows.
+        refused: Number of nodes whose Job the API server refused less than RETRY_SECONDS ago.
     """
 
     decisions: dict[str, NodeDecision]
     orphans: tuple[str, ...]
     due: Mapping[str, str]
+    refused: int = 0
 
 
 def follow(
@@ -91,7 +98,7 @@ def follow(
         now: The time.
     """
     nodes = {node.name: node for node in snapshot.nodes}
-    merged, due = dict(decisions), {}
+    merged, due, refused = dict(decisions), {}, 0
     retry_at = retry.heed(snapshot.owner.retry, snapshot.owner.status, now).heeded_at
     for name, decision in decisions.items():
         found = _Found(
@@ -109,8 +116,9 @@ def follow(
         merged[name] = _merge(decision, answer)
         if answer.follows:
             due[name] = answer.follows
+        refused += answer.refused
     orphans = tuple(job.name for job in snapshot.refreshes if job.node_name not in decisions and not job.deleting)
-    return Refreshes(merged, orphans, due)
+    return Refreshes(merged, orphans, due, refused)
 
 
 def begin(
@@ -128,7 +136,8 @@ def begin(
     nodes = {node.name: node for node in snapshot.nodes}
     # As stagings, what was begun on a node that was lost takes no place.
     running = sum(decision.active and nodes[name].ready for name, decision in refreshes.decisions.items())
-    free = max(0, spec.placement.max_concurrent_nodes - running - created)
+    # One that was refused keeps its place among refreshes: no more nodes than the cap knock at a time.
+    free = max(0, spec.placement.max_concurrent_nodes - running - created - refreshes.refused)
     # One that turned out to hold other files than the rest isn't refreshed.
     due = {name: follows for name, follows in refreshes.due.items() if _is_kept_warm(entries[name])}
     chosen = sorted(due, key=lambda name: (due[name], name))[:free]
@@ -174,6 +183,8 @@ def _merge(decision: NodeDecision, answer: _Answer) -> NodeDecision:
 
 def _answer(found: _Found) -> _Answer:
     """The rules in their order."""
+    if found.entry.cold_digest and found.spec.prefetch.policy != "Required":
+        found = replace(found, entry=found.entry.model_copy(update={"cold_digest": ""}))
     is_on = found.spec.prefetch.refresh_interval_seconds > 0
     if not is_on or not found.is_warm_once:
         entry = found.entry if is_on else _without_refresh(found)
@@ -195,7 +206,7 @@ def _without_refresh(found: _Found) -> api.NodeStatus:
     """Where nothing is refreshed any more, nobody would ever see that lost pages are back: it is staged again."""
     if found.entry.reason == policies.RESIDENCY_LOST:
         return _staged_again(found, "prefetch.refreshIntervalSeconds is 0, and this node had lost what was warm")
-    return found.entry.model_copy(update={"measured_at": ""}) if found.entry.measured_at else found.entry
+    return found.entry.model_copy(update={"measured_at": "", "refresh_refused_at": ""})
 
 
 def _counts(found: _Found, job: StagingJob) -> bool:
@@ -211,9 +222,18 @@ def _without_job(found: _Found) -> _Answer:
     if not found.node.ready or found.node.cordoned or found.spec.suspend:
         return _Answer(found.entry)
     if found.refusal:
-        said = f"the page cache wasn't refreshed: {found.refusal}"
-        return _Answer(_saying(found, said), again_after_seconds=RETRY_SECONDS)
+        entry = _saying(found, f"the page cache wasn't refreshed: {found.refusal}")
+        entry = entry.model_copy(update={"refresh_refused_at": rfc3339(found.now)})
+        return _Answer(entry, refused=True, again_after_seconds=RETRY_SECONDS)
+    refused_at = parse_time(found.entry.refresh_refused_at)
+    if refused_at is not None and (left := _seconds_to_retry(found, refused_at)) > 0:
+        return _Answer(found.entry, refused=True, again_after_seconds=max(left, 1.0))
     return _Answer(found.entry, follows=found.entry.measured_at)
+
+
+def _seconds_to_retry(found: _Found, failed_at: datetime) -> float:
+    since = min(failed_at, found.now)
+    return 0.0 if _is_retried(found, since) else RETRY_SECONDS - (found.now - since).total_seconds()
 
 
 def _seconds_until_due(found: _Found) -> float:
@@ -246,8 +266,7 @@ def _by_job(found: _Found, job: StagingJob) -> _Answer:
     if failure.exit_code in _FILES_CHANGED:
         entry = _staged_again(found, f"{failure.reason}: {failure.message}")
         return _Answer(entry, finished_jobs=(job.name,))
-    ended = min(job.finished_at or found.now, found.now)
-    left = 0.0 if _is_retried(found, ended) else RETRY_SECONDS - (found.now - ended).total_seconds()
+    left = _seconds_to_retry(found, job.finished_at or found.now)
     entry = _saying(found, f"the page cache wasn't refreshed: {failure.reason}: {failure.message}")
     if left > 0:
         return _Answer(entry, again_after_seconds=max(left, 1.0))
@@ -288,6 +307,7 @@ def _staged_again(found: _Found, message: str) -> api.NodeStatus:
         "attempts": 0,
         "exit_code": 0,
         "measured_at": "",
+        "refresh_refused_at": "",
         "last_transition_time": rfc3339(found.now),
     }
     return found.entry.model_copy(update=update)
@@ -305,6 +325,8 @@ def _measured(found: _Found, job: StagingJob, report: reports.Report) -> api.Nod
         "attempts": 0,
         "resident_bytes": report.resident_bytes or 0,
         "measured_at": _measured_at(found, report),
+        "cold_digest": found.entry.manifest_digest if state == "Failed" else "",
+        "refresh_refused_at": "",
     }
     if state != found.entry.state:
         update["last_transition_time"] = rfc3339(found.now)

@@ -49,12 +49,13 @@ def staged_model(owner: Owner, asked: str, nodes: Iterable[Node], *, label_nodes
 def _holders(owner: Owner, digest: str, nodes: Iterable[Node], *, label_nodes: bool) -> Mapping[str, str]:
     """The nodes that hold a checkpoint: by the status, and by their label where we label. Each with its hostname label.
 
+    Those that have to be warm and aren't are left out, be the label there still: the lift would outlast it.
     Without labels a lift names nodes for good, so those that are lost at the moment are left out.
     """
     wanted = names.digest_labels(owner.uid, [digest])
     return {
         node.name: node.labels.get(gate.HOSTNAME_LABEL, "")
         for node in nodes
-        if digest in holdings.held(owner.status.nodes.get(node.name), node)
+        if digest in holdings.offered(owner.status.nodes.get(node.name), node)
         and (wanted.items() <= node.labels.items() if label_nodes else node.ready)
     }

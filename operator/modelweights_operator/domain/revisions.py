@@ -18,6 +18,9 @@ from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.reports import Report
 
 _COMMIT_PREFIX: Final = re.compile(r"[0-9a-f]{7,64}", re.ASCII)
+_STILL_COLD: Final = (
+    "too little of it was in the page cache when that was last measured; the next refresh measures it again"
+)
 _DIGEST_PREFIX: Final = re.compile(r"[0-9a-f]{12,64}", re.ASCII)
 
 
@@ -62,6 +65,8 @@ def compare(entry: api.NodeStatus, wanted: str, now: datetime) -> api.NodeStatus
         if entry.state == "Ready" or entry.reason == policies.RESIDENCY_LOST:
             return entry
         update: dict[str, Any] = {"state": "Ready", "reason": policies.STAGED, "message": "", "attempts": 0}
+        if entry.cold_digest == wanted:
+            update |= {"state": "Failed", "reason": policies.RESIDENCY_LOST, "message": _STILL_COLD}
         return entry.model_copy(update={**update, "last_transition_time": rfc3339(now)})
     if entry.reason == policies.DIGEST_MISMATCH:
         return entry

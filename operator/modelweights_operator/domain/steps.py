@@ -19,6 +19,7 @@ Manifest = dict[str, Any]
 RESOLVE: Final = "resolve"
 FETCH: Final = "fetch"
 VALIDATE: Final = "validate"
+REPORT: Final = "report"
 REFRESH: Final = "refresh"
 CA_VARIABLE: Final = "MODELWEIGHTS_EXTRA_CA"
 
@@ -93,14 +94,22 @@ def refresh_container(staging: Staging, digest: str, known: Revision | None) -> 
     if not staging.spec.is_fetched and known is not None and known.size_bytes and known.file_count:
         which = ["--expect-size", str(known.size_bytes), "--expect-files", str(known.file_count)]
     read = ["--num-threads", str(prefetch.num_threads), "--block-size", str(prefetch.block_bytes)]
-    return _container(staging, REFRESH, [*which, *read, "--pages", prefetch.pages, *_bounded(staging)])
+    warmth = [
+        *("--min-resident-percent", str(prefetch.min_resident_percent)),
+        *("--unknown-residency", prefetch.unknown_residency),
+        *_marker(staging.location),
+    ]
+    marks = warmth if _writes_marker(staging, REFRESH) else []
+    return _container(staging, REFRESH, [*which, *read, "--pages", prefetch.pages, *_bounded(staging), *marks])
 
 
 def refresh_volumes(staging: Staging) -> list[Manifest]:
     """Its volumes: no source, no Secret."""
     spec = staging.spec
-    home = _home(staging) if spec.is_fetched else _in_place(spec, staging.location)
-    return [home, *_scratch(_SMALL_TMP)]
+    if not spec.is_fetched:
+        return [_in_place(spec, staging.location), *_scratch(_SMALL_TMP)]
+    prepared = _prepared(staging.location) if _writes_marker(staging, REFRESH) else []
+    return [_home(staging), *prepared, *_scratch(_SMALL_TMP)]
 
 
 def _bounded(staging: Staging) -> list[str]:
@@ -197,18 +206,26 @@ def _steps(staging: Staging) -> list[tuple[str, list[str]]]:
         *("--world-size", str(validation.engine.tensor_parallel_size)),
         *("--timeout-seconds", str(validation.timeout_seconds)),
     ]
-    publish = ["--node-boot-id", staging.node.boot_id, *warm]
-    if location.marked:
-        publish += ["--marker-dir", _MARKER_MOUNT, "--marker-root", location.marker_root]
+    publish = ["--node-boot-id", staging.node.boot_id, *warm, *(_marker(location) if location.marked else [])]
     steps = [("prefetch", [*read, *_bounded(staging)])] if prefetch.mode == "PageCache" else []
     steps.append((VALIDATE, check))
     if validation.engine.selection == "Measured":
         steps.append(("tune", []))
-    steps.append(("report", [*publish, "--pages", prefetch.pages]))
+    steps.append((REPORT, [*publish, "--pages", prefetch.pages]))
     if not spec.is_fetched:
         return steps
     first = [(RESOLVE, _source(staging, _asked(spec)))] if staging.resolves else []
     return [*first, (FETCH, _fetch(staging)), *((step, [*arguments, "--fetched"]) for step, arguments in steps)]
+
+
+def _writes_marker(staging: Staging, step: str) -> bool:
+    """Whether a step marks what it found: a refresh only says whether it is warm, where it has to be."""
+    marks = step == REPORT or (step == REFRESH and staging.spec.prefetch.policy == "Required")
+    return marks and staging.location.marked
+
+
+def _marker(location: ModelLocation) -> list[str]:
+    return ["--marker-dir", _MARKER_MOUNT, "--marker-root", location.marker_root]
 
 
 def _asked(spec: Spec) -> str:
@@ -319,7 +336,7 @@ def _mounts(staging: Staging, step: str) -> list[Manifest]:
     ]
     if step != RESOLVE:
         mounts.insert(0, _model(location, step))
-    if step == "report" and location.marked:
+    if _writes_marker(staging, step):
         mounts.append({"name": "model", "mountPath": _MARKER_MOUNT, "subPath": storage.MARKER_FOLDER})
         if staging.spec.is_fetched:
             # Only a volume that a step mounts is waited for.

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import names, policies, refresh
+from modelweights_operator.domain import gate, names, policies, refresh
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.plan import Plan, make_plan
+from modelweights_operator.domain.required import staged_model
 from modelweights_operator.domain.snapshot import ContainerState, Node, Resident, Snapshot, StagingJob
 from tests.unit.domain.plans import LABEL, OURS, A, B, C, is_true, job_nodes, message, plan_of, reasons, states
 from tests.unit.domain.samples import (
@@ -19,6 +20,7 @@ from tests.unit.domain.samples import (
     DIGEST_A,
     DIGEST_B,
     NOW,
+    OWNER_UID,
     POLICY,
     ago,
     failure_text,
@@ -32,6 +34,7 @@ from tests.unit.domain.samples import (
     make_snapshot,
     make_spec,
     make_status,
+    report_text,
 )
 
 INTERVAL = 3600
@@ -45,8 +48,8 @@ def entry(node: Node = A, spec: api.Spec = HOURLY, **changes: Any) -> api.NodeSt
 
 
 def lost(node: Node = A, spec: api.Spec = REQUIRED, **changes: Any) -> api.NodeStatus:
-    fields = {"state": "Failed", "reason": "ResidencyLost", "message": "61 %", "exit_code": 40, **changes}
-    return entry(node, spec, **fields)
+    fields = {"state": "Failed", "reason": "ResidencyLost", "message": "61 %", "exit_code": 40, "cold_digest": DIGEST_A}
+    return entry(node, spec, **{**fields, **changes})
 
 
 def refresh_job(node: Node = A, spec: api.Spec = HOURLY, follows: str = LONG_AGO, **changes: Any) -> StagingJob:
@@ -90,8 +93,20 @@ def one(plan: Plan) -> api.NodeStatus:
 
 
 def nothing_is_taken_away(plan: Plan) -> None:
+    assert plan.label_nodes == {}
+    stays_available(plan)
+
+
+def only_the_label_goes(plan: Plan) -> None:
+    """So that no pod is sent there any more."""
+    assert plan.label_nodes == {"node-a": {LABEL: None}}
+    assert one(plan).cold_digest == one(plan).manifest_digest == DIGEST_A
+    stays_available(plan)
+
+
+def stays_available(plan: Plan) -> None:
     assert is_true(plan, "Available")
-    assert (dict(plan.label_nodes), plan.config_map) == ({}, None)
+    assert plan.config_map is None
     assert plan.status.published == make_revision()
 
 
@@ -267,7 +282,7 @@ def test_too_little_with_best_effort_is_said_and_the_node_stays_ready() -> None:
     nothing_is_taken_away(plan)
 
 
-def test_too_little_with_required_makes_the_node_unready_and_takes_nothing_else_away() -> None:
+def test_too_little_with_required_makes_the_node_unready_and_takes_its_label_and_nothing_else() -> None:
     plan = plan_of(snapshot({"node-a": entry(spec=REQUIRED)}, measured(61.0, spec=REQUIRED), spec=REQUIRED))
     assert states(plan) == {"node-a": ("Failed", "ResidencyLost")}
     assert (one(plan).manifest_digest, one(plan).boot_id) == (DIGEST_A, A.boot_id)
@@ -275,7 +290,7 @@ def test_too_little_with_required_makes_the_node_unready_and_takes_nothing_else_
     assert "61.0 %" in message(plan)
     assert "95 % are asked for" in message(plan)
     assert "nodeMemory.budget" in message(plan)
-    nothing_is_taken_away(plan)
+    only_the_label_goes(plan)
     warnings = [event.message for event in plan.events if event.kind == "Warning"]
     assert len(warnings) == 2
     assert warnings[1].startswith("node-a: 61.0 %")
@@ -283,24 +298,96 @@ def test_too_little_with_required_makes_the_node_unready_and_takes_nothing_else_
 
 def test_it_stays_so_until_the_next_refresh_and_nothing_is_staged_again() -> None:
     found = lost(measured_at=rfc3339(ago(5)))
-    plan = plan_of(snapshot({"node-a": found}, spec=REQUIRED))
+    plan = plan_of(snapshot({"node-a": found}, spec=REQUIRED, nodes=[A]))
     assert (one(plan), plan.create_jobs) == (found, ())
     nothing_is_taken_away(plan)
     assert again(plan).events == ()
 
 
 def again(plan: Plan, *refreshes: StagingJob) -> Plan:
-    """The plan after the status of the former was written."""
-    found = snapshot(dict(plan.status.nodes), *refreshes, spec=REQUIRED)
+    """The plan after the status of the former was written, and its label taken off."""
+    found = snapshot(dict(plan.status.nodes), *refreshes, spec=REQUIRED, nodes=[A])
     return plan_of(replace(found, owner=replace(found.owner, status=plan.status)))
 
 
 def test_the_next_refresh_that_finds_it_warm_makes_it_ready() -> None:
-    plan = plan_of(snapshot({"node-a": lost()}, measured(99.0, spec=REQUIRED), spec=REQUIRED))
+    plan = plan_of(snapshot({"node-a": lost()}, measured(99.0, spec=REQUIRED), spec=REQUIRED, nodes=[A]))
     assert states(plan) == {"node-a": ("Ready", "Staged")}
-    assert (one(plan).message, one(plan).exit_code) == ("", 0)
+    assert plan.label_nodes == {"node-a": {LABEL: names.label_digest(DIGEST_A)}}
+    assert (one(plan).message, one(plan).exit_code, one(plan).cold_digest) == ("", 0, "")
     assert one(plan).last_transition_time == rfc3339(NOW)
     assert is_true(plan, "Ready")
+
+
+def test_another_checkpoint_that_the_node_holds_keeps_its_label() -> None:
+    labels = names.digest_labels(OWNER_UID, [DIGEST_A, DIGEST_B])
+    node = replace(A, labels={**A.labels, **labels})
+    found = snapshot({"node-a": lost(other_digests=(DIGEST_B,))}, spec=REQUIRED, nodes=[node])
+    assert plan_of(found).label_nodes == {"node-a": {LABEL: None}}
+
+
+def test_the_settings_are_there_though_every_node_is_cold() -> None:
+    found = snapshot({"node-a": lost()}, spec=REQUIRED)
+    assert plan_of(replace(found, config_map=None)).config_map is not None
+
+
+def test_while_it_is_staged_again_the_label_stays_away_until_that_proved_it_anew() -> None:
+    spec = make_spec(prefetch={"refreshIntervalSeconds": INTERVAL, "policy": "Required", "numThreads": 3})
+    plan = plan_of(snapshot({"node-a": lost()}, spec=spec, nodes=[A]))
+    assert (states(plan), plan.label_nodes) == ({"node-a": ("Staging", "Starting")}, {})
+    assert one(plan).cold_digest == DIGEST_A
+    ended = make_job(A, spec, state="Complete", result=report_text(), finished_at=ago(1))
+    proven = plan_of(snapshot({"node-a": one(plan)}, spec=spec, nodes=[A], jobs=(ended,)))
+    assert states(proven) == {"node-a": ("Ready", "Staged")}
+    assert (one(proven).cold_digest, proven.label_nodes) == ("", {"node-a": {LABEL: names.label_digest(DIGEST_A)}})
+
+
+def test_where_it_needn_t_be_warm_any_more_the_label_comes_back_at_once() -> None:
+    plan = plan_of(snapshot({"node-a": lost()}, spec=HOURLY, nodes=[A]))
+    assert (one(plan).cold_digest, plan.label_nodes) == ("", {"node-a": {LABEL: names.label_digest(DIGEST_A)}})
+
+
+def test_one_that_was_cold_before_it_differed_from_the_rest_is_cold_after() -> None:
+    differs = lost(reason="DigestMismatch", last_transition_time=rfc3339(ago(5)))
+    plan = plan_of(snapshot({"node-a": differs}, spec=REQUIRED, nodes=[A]))
+    assert states(plan) == {"node-a": ("Failed", "ResidencyLost")}
+    assert plan.label_nodes == {}
+
+
+@pytest.mark.parametrize("label_nodes", [True, False])
+def test_no_gate_opens_towards_a_cold_node_be_its_label_there_still(label_nodes: bool) -> None:  # noqa: FBT001
+    found = snapshot({"node-a": lost(), "node-b": entry(B, REQUIRED)}, spec=REQUIRED)
+    plan = plan_of(found)
+    owner = replace(found.owner, status=plan.status)
+    assert set(staged_model(owner, "", found.nodes, label_nodes=label_nodes).holders) == {"node-b"}
+
+
+@pytest.mark.parametrize("label_nodes", [True, False])
+@pytest.mark.parametrize("pinned", [True, False])
+def test_where_all_are_cold_pods_wait_though_it_is_available(pinned: bool, label_nodes: bool) -> None:  # noqa: FBT001
+    found = snapshot({"node-a": lost()}, spec=REQUIRED)
+    plan = plan_of(found)
+    assert is_true(plan, "Available")
+    model = staged_model(replace(found.owner, status=plan.status), "", found.nodes, label_nodes=label_nodes)
+    to_node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}
+    pod = gate.GatedPod("team", "server", "pod-uid", "1", "llama", terms=(to_node,) if pinned else None)
+    required = {gate.Requirement("team", "llama"): model}
+    assert gate.decide(pod, required, label_nodes=label_nodes) == gate.Wait()
+
+
+def test_pods_that_wait_themselves_start_but_are_not_drawn_to_a_cold_node() -> None:
+    spec = make_spec(
+        prefetch={"refreshIntervalSeconds": INTERVAL, "policy": "Required"}, placement={"whenNoRoom": "Provision"}
+    )
+    found = snapshot({"node-a": lost(spec=spec)}, spec=spec)
+    owner = replace(found.owner, status=plan_of(found).status)
+    model = staged_model(owner, "", found.nodes, label_nodes=True)
+    pod = gate.GatedPod("team", "server", "pod-uid", "1", "llama", waits_itself=True)
+    decision = gate.decide(pod, {gate.Requirement("team", "llama"): model}, label_nodes=True)
+    assert isinstance(decision, gate.Lift)
+    affinity = decision.patch["spec"]["affinity"]["nodeAffinity"]
+    assert list(affinity) == ["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert plan_of(found).label_nodes == {"node-a": {LABEL: None}}
 
 
 @pytest.mark.parametrize(
@@ -332,7 +419,7 @@ def test_where_refresh_is_turned_off_a_node_that_lost_its_pages_is_staged_again(
     spec = make_spec(prefetch={"policy": "Required"})
     plan = plan_of(snapshot({"node-a": lost(spec=spec)}, spec=spec))
     assert states(plan) == {"node-a": ("Waiting", "Queued")}
-    nothing_is_taken_away(plan)
+    only_the_label_goes(plan)
     assert job_nodes(plan_of(snapshot({"node-a": one(plan)}, spec=spec))) == ["node-a"]
 
 
@@ -385,7 +472,39 @@ def test_a_refused_job_is_said_and_the_node_stays_ready() -> None:
     plan = plan_of(replace(snapshot({"node-a": entry()}), refusals={"node-a": "exceeded quota"}))
     assert states(plan) == {"node-a": ("Ready", "Staged")}
     assert "exceeded quota" in one(plan).message
+    assert plan.again_after_seconds == refresh.RETRY_SECONDS
     nothing_is_taken_away(plan)
+
+
+def refused(seconds_ago: float, node: Node = A, spec: api.Spec = HOURLY) -> api.NodeStatus:
+    found = plan_of(
+        replace(snapshot({node.name: entry(node, spec)}, spec=spec), refusals={node.name: "exceeded quota"})
+    )
+    return one(found).model_copy(update={"refresh_refused_at": rfc3339(ago(seconds_ago))})
+
+
+def test_what_was_refused_is_tried_again_after_a_while_and_at_no_wake_before() -> None:
+    early = plan_of(snapshot({"node-a": refused(599)}))
+    assert early.create_jobs == ()
+    assert early.again_after_seconds == pytest.approx(1.0)
+    assert "exceeded quota" in one(early).message
+    late = plan_of(snapshot({"node-a": refused(600)}))
+    assert job_nodes(late) == ["node-a"]
+
+
+def test_one_that_was_refused_keeps_its_place_so_that_no_more_than_the_cap_knock() -> None:
+    spec = capped(1)
+    entries = {"node-a": refused(5, spec=spec), "node-b": entry(B, spec)}
+    assert plan_of(snapshot(entries, spec=spec)).create_jobs == ()
+
+
+def test_retry_now_ends_that_wait_too() -> None:
+    assert job_nodes(plan_of(retried(snapshot({"node-a": refused(5)})))) == ["node-a"]
+
+
+def test_once_one_is_measured_the_refusal_is_forgotten() -> None:
+    plan = plan_of(snapshot({"node-a": refused(5)}, measured(99.0)))
+    assert (one(plan).refresh_refused_at, one(plan).message) == ("", "")
 
 
 # --- what changes in the middle ---------------------------------------------------------------------------------------
@@ -476,6 +595,39 @@ def test_what_was_fetched_is_found_by_its_digest_without_source_or_secret() -> N
     model = next(mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "model")
     assert model["readOnly"]
     assert names.SOURCE_DIGEST_ANNOTATION not in plan.create_jobs[0]["metadata"]["annotations"]
+
+
+def marker_mounts(job: Any) -> list[Any]:
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return [mount for mount in container["volumeMounts"] if mount.get("subPath") == ".modelweights"]
+
+
+@pytest.mark.parametrize("policy", ["Required", "BestEffort"])
+@pytest.mark.parametrize("fetched", [True, False])
+def test_where_it_has_to_be_warm_and_only_there_the_refresh_changes_the_marker(fetched: bool, policy: str) -> None:  # noqa: FBT001
+    prefetch = {"refreshIntervalSeconds": INTERVAL, "policy": policy, "minResidentPercent": 90}
+    hub = {"huggingFace": {"repository": "org/name", "revision": COMMIT_A}}
+    spec = make_fetch_spec(hub, prefetch=prefetch) if fetched else make_spec(prefetch=prefetch)
+    source = api.SourceStatus(digest=names.source_digest(spec), revision=COMMIT_A) if fetched else None
+    found = snapshot({"node-a": entry(spec=spec)}, spec=spec)
+    status = found.owner.status.model_copy(update={"source": source})
+    plan = plan_of(replace(found, owner=replace(found.owner, status=status)))
+    (job,) = plan.create_jobs
+    given, mounts = arguments(plan), marker_mounts(job)
+    volumes = {volume["name"] for volume in job["spec"]["template"]["spec"]["volumes"]}
+    assert ("prepared" in volumes) == (fetched and policy == "Required")
+    if policy == "BestEffort":
+        assert ("--marker-dir" in given, mounts) == (False, [])
+        return
+    root = "/data" if fetched else "/models"
+    assert given[given.index("--marker-root") + 1] == root
+    assert given[given.index("--min-resident-percent") + 1] == "90"
+    assert given[given.index("--unknown-residency") + 1] == "Fail"
+    # It fails for what is no failure of its own otherwise.
+    assert "--policy" not in given
+    (mount,) = mounts
+    assert mount["mountPath"] == given[given.index("--marker-dir") + 1]
+    assert "readOnly" not in mount
 
 
 def test_the_nodes_budget_bounds_what_it_may_keep() -> None:

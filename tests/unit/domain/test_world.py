@@ -9,8 +9,9 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import names, policies
 from modelweights_operator.domain.placement import least_available
+from modelweights_operator.domain.required import staged_model
 from tests.unit.domain.machine import WorldMachine, pick
-from tests.unit.domain.samples import DIGEST_A, DIGEST_B, OWNER_UID, make_spec
+from tests.unit.domain.samples import DIGEST_A, DIGEST_B, OWNER_UID, make_owner, make_spec
 from tests.unit.domain.test_conditions import check_kstatus
 from tests.unit.domain.world import World
 
@@ -28,7 +29,7 @@ specs = st.builds(
     st.sampled_from([1, 2, 3, "1%", "60%", "100%"]),
     st.integers(1, 3),
     st.integers(0, 2),
-    st.booleans(),
+    st.sampled_from([False, False, True]),
 )
 
 
@@ -39,6 +40,7 @@ class Cluster(WorldMachine):
         super().__init__()
         self.largest_cap = 0
         self.cut_off: set[str] = set()
+        self.cold: dict[str, tuple[str, str]] = {}
 
     @initialize(spec=specs, count=st.integers(0, 4))
     def start(self, spec: api.Spec, count: int) -> None:
@@ -84,15 +86,19 @@ class Cluster(WorldMachine):
         self.world.end_job(self.job(which).name, exit_code, resident)
 
     @precondition(lambda self: self.world.nodes)
-    @rule()
-    def all_is_staged_and_cools(self) -> None:
-        for _ in range(12):
+    @rule(refreshed=st.sampled_from([None, 61.0, 99.0]))
+    def all_is_staged_and_cools(self, refreshed: float | None) -> None:
+        for _ in range(10):
             self.world.cycle()
             for name in list(self.world.jobs):
                 self.world.end_job(name, 0)
             self.world.collect()
         self.world.pass_time(700)
         self.world.cycle()
+        if refreshed is not None:
+            for name in list(self.world.jobs):
+                self.world.end_job(name, 0, refreshed)
+            self.world.cycle()
         self.planned = True
 
     @rule()
@@ -154,6 +160,26 @@ class Cluster(WorldMachine):
             if entry.reason == policies.RESIDENCY_LOST:
                 assert entry.manifest_digest
                 assert self.world.spec.prefetch.policy == "Required" or not self.planned, name
+
+    @invariant()
+    def neither_gate_nor_label_leads_to_who_lost_its_pages_until_it_is_proven_warm(self) -> None:
+        """From the loss on, whatever happens in between, until the node is ready or booted anew."""
+        entries = self.world.status.nodes
+        self.cold = {name: was for name, was in self.cold.items() if name in entries and entries[name].state != "Ready"}
+        for name, entry in entries.items():
+            if entry.reason == policies.RESIDENCY_LOST:
+                self.cold[name] = (entry.manifest_digest, entry.boot_id)
+        if self.world.spec.prefetch.policy != "Required":
+            return
+        owner = make_owner(self.world.spec, self.world.status)
+        for label_nodes in (True, False):
+            model = staged_model(owner, "", self.world.nodes.values(), label_nodes=label_nodes)
+            for name in model.holders:
+                assert self.cold.get(name) != (model.digest, self.world.nodes[name].boot_id)
+        # Where a result is being taken in, the label comes before the status.
+        ended = {job.node_name for job in self.world.jobs.values() if job.state == "Complete"}
+        for name, (digest, _) in self.cold.items() if self.planned else ():
+            assert name in ended or names.node_label(OWNER_UID, digest) not in self.world.nodes[name].labels
 
     @invariant()
     def labels_lead_to_proven_files(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -26,8 +27,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def _marker(path: str = "ns/m", boot_id: str = "boot", digest: str = DIGEST) -> Marker:
-    return Marker(path, digest, boot_id, "node-boot", 7, 2, "2026-01-01T00:00:00Z")
+def _marker(path: str = "ns/m", boot_id: str = "boot", digest: str = DIGEST, *, warm: bool = True) -> Marker:
+    return Marker(path, digest, boot_id, "node-boot", 7, 2, "2026-01-01T00:00:00Z", warm)
 
 
 class Clock:
@@ -107,6 +108,10 @@ def _garbage(root: Path) -> None:
         (lambda root: write_marker(str(root / ".modelweights"), _marker(boot_id="older")), "another boot"),
         (lambda root: write_marker(str(root / ".modelweights"), _marker(digest="sha256:b")), "not sha256:a"),
         (lambda root: write_marker(str(root / ".modelweights"), _marker(path="ns/other")), "no marker"),
+        (
+            lambda root: write_marker(str(root / ".modelweights"), _marker(warm=False)),
+            "too little of ns/m is in the page",
+        ),
         (_garbage, "can't be read"),
     ],
 )
@@ -118,6 +123,25 @@ def test_what_does_not_count_is_waited_for_until_the_time_is_over(
     with pytest.raises(TryAgainError, match=says) as caught:
         _wait(root, clock, DIGEST)
     assert (caught.value.reason, clock.now) == ("NotStaged", 10)
+
+
+def test_one_that_is_cold_is_waited_for_until_a_refresh_warmed_it(root: Path) -> None:
+    write_marker(str(root / ".modelweights"), _marker(warm=False))
+    clock = Clock(lambda: write_marker(str(root / ".modelweights"), _marker()))
+    marker, said = _wait(root, clock, DIGEST)
+    assert (marker.warm, said) == (
+        True,
+        ["waiting: too little of ns/m is in the page cache, its marker says; a refresh warms it again"],
+    )
+
+
+def test_a_marker_of_an_older_version_counts_as_warm(root: Path) -> None:
+    folder = root / ".modelweights"
+    write_marker(str(folder), _marker())
+    content = json.loads((folder / "ns%2Fm.json").read_text())
+    del content["warm"]
+    (folder / "ns%2Fm.json").write_text(json.dumps(content))
+    assert (_marker(), []) == _wait(root, Clock())
 
 
 def test_waiting_for_ever_says_so_once_a_minute(root: Path) -> None:
@@ -147,6 +171,7 @@ def test_the_kernels_boot_id_is_a_uuid() -> None:
     [
         '{"version": 1, "path": "ns/m", "sizeBytes": {}}',
         '{"version": 1, "path": "ns/m", "sizeBytes": 1e999}',
+        '{"version": 1, "path": "ns/m", "manifestDigest": "sha256:a", "warm": "no"}',
         '{"version": 1, "path": "ns/m", "fileCount": null}',
         "[" * 60000,
         "\x00",
