@@ -424,6 +424,8 @@ def test_the_status_is_a_subresource_and_is_kept_as_declared(server: ApiServer, 
                 "residentBytes": 2**40,
                 "fetchSeconds": 2.5,
                 "fetchedBytes": 2**40,
+                "coldDigest": f"sha256:{'a' * 64}",
+                "refreshRefusedAt": "2026-03-01T12:00:00Z",
             }
         },
         "conditions": [condition],
@@ -451,7 +453,15 @@ def test_the_status_is_a_subresource_and_is_kept_as_declared(server: ApiServer, 
     assert "sha256:aaaa" in wide[1]
 
 
-@pytest.mark.parametrize("patch", [{"nodes": {"n": {"state": "Dancing"}}}, {"conditions": [{"type": "Ready"}]}])
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"nodes": {"n": {"state": "Dancing"}}},
+        {"nodes": {"n": {"state": "Failed", "coldDigest": "all"}}},
+        {"nodes": {"n": {"state": "Ready", "refreshRefusedAt": "noon"}}},
+        {"conditions": [{"type": "Ready"}]},
+    ],
+)
 def test_a_status_that_is_none_is_refused(server: ApiServer, admin: Kube, namespace: str, patch: Json) -> None:
     server.kubectl("apply", "--server-side", "-f", "-", input=MANIFEST % namespace)
     with pytest.raises(RefusedError, match="status"):
