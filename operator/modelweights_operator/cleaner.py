@@ -13,7 +13,7 @@ from typing import Any
 from modelweights_operator.domain import cleanup, names, retention
 from modelweights_operator.domain.cleanup import Cleanup
 from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target
-from modelweights_operator.domain.plan import Event
+from modelweights_operator.domain.events import Event
 from modelweights_operator.domain.retention import World
 from modelweights_operator.domain.snapshot import Policy, Snapshot, StagingPod
 from modelweights_operator.domain.usage import PodUse

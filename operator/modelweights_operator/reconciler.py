@@ -20,8 +20,9 @@ from modelweights_operator import errors
 from modelweights_operator.cleaner import Cleaner
 from modelweights_operator.domain import access, failures, gate, names, required
 from modelweights_operator.domain.access import NamespaceLabels
+from modelweights_operator.domain.events import Event
 from modelweights_operator.domain.memory import Residents
-from modelweights_operator.domain.plan import Event, Plan, make_plan
+from modelweights_operator.domain.plan import Plan, make_plan
 from modelweights_operator.domain.room import Rooms
 from modelweights_operator.domain.snapshot import Node, Policy, Snapshot, StagingJob, StagingPod
 from modelweights_operator.domain.startup_taint import selector_of

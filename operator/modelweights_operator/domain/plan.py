@@ -29,7 +29,9 @@ from modelweights_operator.domain import (
     revisions,
     storage,
 )
-from modelweights_operator.domain.conditions import Assessment, Trouble
+from modelweights_operator.domain.assessment import assess, count_holding, count_ready
+from modelweights_operator.domain.conditions import Assessment
+from modelweights_operator.domain.events import Event, events_of
 from modelweights_operator.domain.host_folders import LocationError
 from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.sizes import human_bytes
@@ -37,15 +39,6 @@ from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
 
 _MESSAGES_BYTES: Final = 320_000
 """Of all nodes together: 2,000 of them leave 160 bytes for each, 300 leave all that a message may have."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """An event to be posted on the ModelWeights after the status was written."""
-
-    kind: str
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True)
@@ -115,10 +108,10 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     counted = placement.counted_nodes(
         spec.placement,
         desired=len(entries),
-        holding=_count(holding, published),
+        holding=count_holding(holding, published),
         former=snapshot.owner.status.summary.counted,
     )
-    facts = _assess(snapshot, spec, decisions, entries, published, holding, canary.explain(trial, entries))
+    facts = assess(snapshot, spec, decisions, entries, published, holding, canary.explain(trial, entries))
     facts = replace(facts, min_available=_least(snapshot, counted or 0))
     status = _status(snapshot, facts, known, entries, now, counted=counted).model_copy(
         update={
@@ -143,7 +136,7 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
         stuck=_stuck(decisions, entries, canary.explain(trial, entries)),
         halted=spec.suspend,
     )
-    return replace(plan, events=_events(snapshot, status))
+    return replace(plan, events=events_of(snapshot, status))
 
 
 # --- the object itself ------------------------------------------------------------------------------------------------
@@ -184,7 +177,7 @@ def _stopped(snapshot: Snapshot, problem: tuple[str, str], now: datetime) -> Pla
     facts = Assessment(
         problem=problem,
         desired=len(status.nodes),
-        holding=_count(holding, published),
+        holding=count_holding(holding, published),
         min_available=_least(snapshot, status.summary.counted or 0),
         published=published.manifest_digest if published else "",
     )
@@ -198,7 +191,7 @@ def _stopped(snapshot: Snapshot, problem: tuple[str, str], now: datetime) -> Pla
     new = _status(snapshot, facts, known, status.nodes, now, counted=status.summary.counted).model_copy(update=kept)
     jobs = tuple(job.name for job in (*snapshot.jobs, *snapshot.refreshes) if not job.deleting)
     labels = _labels(snapshot, status.nodes)
-    return Plan(status=new, delete_jobs=jobs, label_nodes=labels, events=_events(snapshot, new), halted=True)
+    return Plan(status=new, delete_jobs=jobs, label_nodes=labels, events=events_of(snapshot, new), halted=True)
 
 
 # --- nodes and Jobs ---------------------------------------------------------------------------------------------------
@@ -264,7 +257,7 @@ def _wanted(
     resolved: Resolution,
 ) -> revisions.Wanted:
     path = _path(snapshot, spec, wanted, resolved)
-    return revisions.Wanted(wanted, path, resolved.revision, everywhere=_ready_count(entries) == len(entries))
+    return revisions.Wanted(wanted, path, resolved.revision, everywhere=count_ready(entries) == len(entries))
 
 
 def _path(snapshot: Snapshot, spec: api.Spec, digest: str, resolved: Resolution) -> str:
@@ -283,52 +276,7 @@ def _least(snapshot: Snapshot, counted: int) -> int:
     return placement.least_available(spec.placement, counted) if spec else 1
 
 
-def _count(holding: Mapping[str, tuple[str, ...]], published: api.Revision | None) -> int:
-    return holdings.count(holding, published.manifest_digest) if published is not None else 0
-
-
-def _ready_count(entries: Mapping[str, api.NodeStatus]) -> int:
-    return sum(entry.state == "Ready" for entry in entries.values())
-
-
 # --- the outcome ------------------------------------------------------------------------------------------------------
-
-
-def _assess(
-    snapshot: Snapshot,
-    spec: api.Spec,
-    decisions: Mapping[str, policies.NodeDecision],
-    entries: Mapping[str, api.NodeStatus],
-    published: api.Revision | None,
-    holding: Mapping[str, tuple[str, ...]],
-    stopped: str,
-) -> Assessment:
-    stuck = {name for name, entry in entries.items() if entry.state == "Failed" or decisions[name].blocked}
-    waiting = {name for name, entry in entries.items() if entry.state != "Ready"} - stuck
-    in_motion = {
-        name
-        for name, entry in entries.items()
-        if not decisions[name].blocked
-        and not (stopped and entry.reason == canary.WAITS)
-        and entry.reason not in (policies.DIGEST_MISMATCH, policies.RESIDENCY_LOST)
-        and entry.state != "Ready"
-        and entry.reason != policies.SUSPENDED
-        and not (spec.suspend and entry.state == "Failed")
-    }
-    return Assessment(
-        conflict=_conflict(snapshot, published),
-        refused=snapshot.write_refusal,
-        desired=len(entries),
-        ready=_ready_count(entries),
-        holding=_count(holding, published),
-        published=published.manifest_digest if published else "",
-        moving=bool(in_motion),
-        troubles=tuple(Trouble(name, entries[name].reason, entries[name].message) for name in sorted(stuck)),
-        waiting=tuple(Trouble(name, entries[name].reason, entries[name].message) for name in sorted(waiting)),
-        canary=stopped,
-        no_nodes_hint=_no_nodes_hint(snapshot, spec),
-        suspended=spec.suspend,
-    )
 
 
 def _stuck(
@@ -336,33 +284,6 @@ def _stuck(
 ) -> frozenset[str]:
     return frozenset(
         name for name, entry in entries.items() if decisions[name].blocked or (stopped and entry.reason == canary.WAITS)
-    )
-
-
-def _no_nodes_hint(snapshot: Snapshot, spec: api.Spec) -> str:
-    selector = ",".join(f"{key}={value}" for key, value in sorted(spec.placement.node_selector.items())) or "(any)"
-    matching = [node for node in snapshot.nodes if placement.selects(spec.placement, node)]
-    for node in matching:
-        taint = placement.untolerated(spec.placement, node)
-        if taint is not None:
-            text = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
-            return (
-                f"{len(matching)} node(s) match spec.placement ({selector}) but have taints that staging doesn't "
-                f"tolerate, such as {text} on {node.name}: add it to spec.placement.tolerations"
-            )
-    hint = f"no node matches spec.placement ({selector}): label the nodes, or change the selector"
-    if spec.placement.when_no_room == "Provision":
-        return hint
-    return f"{hint}; autoscalers skip pods that wait at a gate, see spec.placement.whenNoRoom"
-
-
-def _conflict(snapshot: Snapshot, published: api.Revision | None) -> str:
-    if published is None or snapshot.config_map is None or snapshot.config_map.ours:
-        return ""
-    owner = snapshot.owner
-    return (
-        f"ConfigMap {owner.namespace}/{owner.name} exists and isn't the operator's, so the engine's settings can't be "
-        "published under that name: rename one of the two, or delete the ConfigMap"
     )
 
 
@@ -403,7 +324,7 @@ def _status(
 ) -> api.Status:
     owner, published = snapshot.owner, known.published
     evaluated = conditions.evaluate(facts, owner.status.conditions, generation=owner.generation, now=now)
-    ready = _ready_count(entries)
+    ready = count_ready(entries)
     return api.Status(
         observed_generation=owner.generation,
         published=published,
@@ -432,26 +353,3 @@ def _bounded(entries: Mapping[str, api.NodeStatus]) -> dict[str, api.NodeStatus]
         else entry.model_copy(update={"message": entry.message.encode()[: limit - 3].decode(errors="ignore") + "…"})
         for name, entry in entries.items()
     }
-
-
-def _events(snapshot: Snapshot, status: api.Status) -> tuple[Event, ...]:
-    """One event for each condition that changed its status or reason, and for each node that newly failed."""
-    before = {condition.type: condition for condition in snapshot.owner.status.conditions}
-    events = []
-    for condition in status.conditions:
-        former = before.get(condition.type)
-        changed = former is None or (former.status, former.reason) != (condition.status, condition.reason)
-        bad = condition.type == api.STALLED
-        if changed and (bad or (condition.status == "True" and condition.type in (api.READY, api.AVAILABLE))):
-            reason = condition.reason if bad else condition.type
-            events.append(Event("Warning" if bad else "Normal", reason, condition.message))
-    for name, entry in status.nodes.items():
-        known = snapshot.owner.status.nodes.get(name)
-        if entry.state == "Failed" and (known is None or known.state != "Failed"):
-            events.append(Event("Warning", entry.reason, f"{name}: {entry.message}"))
-    failed = sum(entry.state == "Failed" for entry in snapshot.owner.status.nodes.values())
-    if failed and status.last_handled_retry != snapshot.owner.status.last_handled_retry:
-        events.append(
-            Event("Normal", "Retrying", f"{failed} failed node(s) are tried again, as {names.RETRY_ANNOTATION} asks")
-        )
-    return tuple(events)

@@ -15,7 +15,8 @@ from modelweights_operator import errors
 from modelweights_operator.api import v1alpha1 as model
 from modelweights_operator.domain import manifests, names
 from modelweights_operator.domain.clock import rfc3339
-from modelweights_operator.domain.plan import Event, Plan
+from modelweights_operator.domain.events import Event
+from modelweights_operator.domain.plan import Plan
 from modelweights_operator.domain.snapshot import Owner, Snapshot
 from modelweights_operator.kube import paths
 from modelweights_operator.kube.client import STRATEGIC_PATCH, Api, Json

@@ -12,7 +12,7 @@ from typing import Final
 from modelweights_operator import errors
 from modelweights_operator.api.v1alpha1 import API_VERSION, KIND
 from modelweights_operator.domain import placement, startup_taint
-from modelweights_operator.domain.plan import Event
+from modelweights_operator.domain.events import Event
 from modelweights_operator.domain.snapshot import Node
 from modelweights_operator.domain.startup_taint import Selector
 from modelweights_operator.kube import apply, paths
