@@ -9,8 +9,6 @@ every RESYNC_SECONDS: all models, labels that belong to no model, and whether ko
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -24,10 +22,10 @@ from modelweights_operator.domain.events import Event
 from modelweights_operator.domain.memory import Residents
 from modelweights_operator.domain.plan import Plan, make_plan
 from modelweights_operator.domain.room import Rooms
-from modelweights_operator.domain.snapshot import Node, Policy, Snapshot, StagingJob, StagingPod
+from modelweights_operator.domain.snapshot import Node, Policy, Snapshot
 from modelweights_operator.domain.startup_taint import selector_of
 from modelweights_operator.domain.turns import Turns
-from modelweights_operator.kube import apply, convert, gather, paths
+from modelweights_operator.kube import apply, convert, gather, items, paths
 from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
 from modelweights_operator.kube.informer import Informer, Item
 from modelweights_operator.kube.progress import ProgressReader
@@ -35,6 +33,7 @@ from modelweights_operator.kube.queue import WorkQueue
 from modelweights_operator.kube.rights import Features
 from modelweights_operator.kube.startup_taints import StartupTaints
 from modelweights_operator.settings import Settings
+from modelweights_operator.watchdog import Watchdog
 
 Key = tuple[str, str]
 
@@ -84,16 +83,24 @@ class Reconciler:
         self._watchdog = Watchdog(settings.quiet_seconds)
         self._progress = ProgressReader(api, may_read=features.read_logs, on_change=self._wake_owner)
         self._jobs = Informer(
-            api, paths.JOBS, {"labelSelector": _OURS}, _job_item, lambda item: self._wake_owner(item.value.owner_uid)
+            api,
+            paths.JOBS,
+            {"labelSelector": _OURS},
+            items.job_item,
+            lambda item: self._wake_owner(item.value.owner_uid),
         )
         self._pods = Informer(
-            api, paths.PODS, {"labelSelector": _OURS}, _pod_item, lambda item: self._wake_owner(item.value.owner_uid)
+            api,
+            paths.PODS,
+            {"labelSelector": _OURS},
+            items.pod_item,
+            lambda item: self._wake_owner(item.value.owner_uid),
         )
         self._gated = Informer(
             api,
             paths.PODS,
             {"fieldSelector": "spec.nodeName=,status.phase=Pending"},
-            _gated_item,
+            items.gated_item,
             lambda item: self._gates.wake((item.value.namespace, item.value.name)),
         )
         self._informers: dict[str, Informer[Any]] = {
@@ -104,7 +111,7 @@ class Reconciler:
         }
         self._namespaces: Informer[NamespaceLabels] | None = None
         if features.watch_namespaces:
-            self._namespaces = Informer(api, paths.NAMESPACES, {}, _namespace_item, self._wake_gates_of)
+            self._namespaces = Informer(api, paths.NAMESPACES, {}, items.namespace_item, self._wake_gates_of)
             self._informers["namespaces"] = self._namespaces
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -382,66 +389,10 @@ class Reconciler:
         await self._cleaner.sweep({item["uid"] for item in metadata})
 
 
-class Watchdog:
-    """Tells when kopf's watch of ModelWeights has died silently: a list shows what it never delivered.
-
-    Args:
-        quiet_seconds: For how long an object may differ before that is the verdict.
-    """
-
-    def __init__(self, quiet_seconds: float) -> None:
-        self._quiet_seconds = quiet_seconds
-        self._versions: dict[Key, str] = {}
-        self._missed_since: dict[Key, float] = {}
-
-    def seen(self, key: Key, version: str) -> None:
-        """The watch delivered an object; "" when it is gone."""
-        self._missed_since.pop(key, None)
-        if version:
-            self._versions[key] = version
-        else:
-            self._versions.pop(key, None)
-
-    def listed(self, versions: Mapping[Key, str]) -> None:
-        """A list showed these objects."""
-        now = time.monotonic()
-        missed = {key for key, version in versions.items() if self._versions.get(key) != version}
-        missed |= self._versions.keys() - versions.keys()
-        self._missed_since = {key: self._missed_since.get(key, now) for key in missed}
-
-    def verdict(self) -> str:
-        """Why the watch counts as dead; "" when it doesn't."""
-        now = time.monotonic()
-        for key, since in self._missed_since.items():
-            if now - since > self._quiet_seconds:
-                return f"the watch of ModelWeights missed {key[0]}/{key[1]} for {now - since:.0f} s"
-        return ""
-
-
 def _without_our_labels(node: Node) -> Node:
     return replace(
         node, labels={key: value for key, value in node.labels.items() if not key.startswith(names.NODE_LABEL_PREFIX)}
     )
-
-
-def _job_item(body: Json) -> Item[StagingJob] | None:
-    """Grouped by namespace too: a Job that someone made elsewhere with the label of ours proves nothing."""
-    job = convert.job(body)
-    return Item(f"{body['metadata']['namespace']}/{job.owner_uid}", job) if job.owner_uid else None
-
-
-def _pod_item(body: Json) -> Item[StagingPod] | None:
-    job_name = (body["metadata"].get("labels") or {}).get(convert.JOB_NAME_LABEL)
-    return Item(f"{body['metadata']['namespace']}/{job_name}", convert.staging_pod(body)) if job_name else None
-
-
-def _namespace_item(body: Json) -> Item[NamespaceLabels] | None:
-    return Item("", NamespaceLabels(body["metadata"]["name"], body["metadata"].get("labels") or {}))
-
-
-def _gated_item(body: Json) -> Item[gate.GatedPod] | None:
-    pod = convert.gated_pod(body)
-    return Item("", pod) if pod else None
 
 
 def _log_end(task: asyncio.Task[None]) -> None:

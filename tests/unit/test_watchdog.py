@@ -3,7 +3,7 @@
 import pytest
 
 from modelweights_operator import reconciler
-from modelweights_operator.reconciler import Watchdog
+from modelweights_operator.watchdog import Watchdog
 
 KEY = ("team", "llama")
 
