@@ -2,7 +2,7 @@
 
 import pytest
 
-from modelweights_operator import reconciler
+from modelweights_operator import watchdog
 from modelweights_operator.watchdog import Watchdog
 
 KEY = ("team", "llama")
@@ -21,7 +21,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(reconciler, "time", clock)
+    monkeypatch.setattr(watchdog, "time", clock)
     return clock
 
 
