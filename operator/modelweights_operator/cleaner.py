@@ -102,19 +102,18 @@ class Cleaner:
         await self._tell(snapshot, plan, now)
         await self._begin(world, plan)
         await cleaning.delete(self._api, plan.finished)
-        if plan.released:
-            self._refusals.pop(owner.uid, None)
-            self._told.pop(owner.uid, None)
-            self._asked.pop(owner.uid, None)
         return plan.again_after_seconds
 
     async def sweep(self, living: Collection[str]) -> None:
-        """Delete the Jobs of objects that are gone, whoever let them go.
+        """Delete the Jobs of objects that are gone, whoever let them go, and forget these.
 
         Args:
             living: UIDs of all ModelWeights, asked of the API server.
         """
         gone = [job for job in self._jobs.values() if job.owner_uid not in living and not job.deleting]
+        for kept in (self._refusals, self._told, self._asked):
+            for uid in kept.keys() - set(living):
+                del kept[uid]
         await cleaning.delete(self._api, [(job.namespace, job.name) for job in gone])
 
     def _world(
@@ -139,7 +138,8 @@ class Cleaner:
 
     async def _plan(self, world: World, now: datetime) -> Cleanup:
         targets, later = retention.due(world, now)
-        plan = cleanup.plan(world, targets, await self._usage(world, targets), now)
+        asking = cleanup.without_given_up(world, targets)
+        plan = cleanup.plan(world, targets, await self._usage(world, asking), now)
         again = min(filter(None, (plan.again_after_seconds, later)), default=None)
         return replace(plan, again_after_seconds=again)
 

@@ -127,6 +127,28 @@ def has_begun(world: World, target: Target) -> bool:
     )
 
 
+def without_given_up(world: World, targets: Iterable[Target]) -> tuple[Target, ...]:
+    """The targets without what no further Job is made for: nobody need ask about the pods that use it."""
+    left = []
+    for target in targets:
+        given_up = _given_up(world, target)
+        digests = target.digests.difference(*(job.digests for job in given_up))
+        if digests or not given_up:
+            left.append(Target(target.node, target.where, digests))
+    return tuple(left)
+
+
+def _given_up(world: World, target: Target) -> tuple[CleanupJob, ...]:
+    """The Jobs that were the last try for a target, or for a part of it."""
+    return tuple(
+        job
+        for job in world.jobs
+        if (job.node_uid, job.class_name, job.state) == (target.node.uid, target.where.name, "Failed")
+        and job.round + 1 >= MAX_ROUNDS
+        and (job.digests <= target.digests if job.digests else not target.digests)
+    )
+
+
 def next_asked(nodes: Iterable[str], begun: Collection[str], last: str) -> tuple[list[str], str]:
     """About whose pods to ask now: in a round, so that pods which stay on some nodes keep no other node waiting.
 
@@ -156,6 +178,11 @@ def _superseded(world: World, targets: tuple[Target, ...], usage: Usage, now: da
         plan.notices.append(Notice("Warning", CLEANUP_FAILED, f"{node_name}: {text}"[:1000]))
         plan.again(USE_SECONDS)
     for target in targets:
+        for job in _given_up(world, target):
+            # A part of it may be gone: no pod is sent there for it, and no other node waits for this one.
+            plan.leave(target.node.name, job.digests)
+            plan.give_up(job)
+    for target in without_given_up(world, targets):
         entry = world.owner.status.nodes[target.node.name]
         digests = target.digests - plan.cleaned.get(target.node.name, set())
         if digests and not plan.is_busy(target) and entry.state != "Staging" and target.node.ready:
@@ -241,6 +268,12 @@ class _Plan:
         ]
         return sorted(same, key=lambda job: job.round, reverse=True)
 
+    def give_up(self, job: CleanupJob) -> str:
+        """Say that a Job was the last try, and why it failed."""
+        text = f"{job.node_name}: cleaning failed {job.round + 1} times: {job.reason}: {job.message}"
+        self.notices.append(Notice("Warning", CLEANUP_FAILED, text[:1000]))
+        return job.message or job.reason or "failed"
+
     def clean(self, target: Target) -> str:
         """Make the next Job where it is time for it; why there will be none any more, "" while there may."""
         world, former = self._world, self.rounds(target)
@@ -249,10 +282,6 @@ class _Plan:
             return ""
         if not namespace_of(world.owner, target.where, world.policy):
             return "the operator doesn't know its own namespace, in which cleanup Jobs run (MODELWEIGHTS_NAMESPACE)"
-        if attempt >= MAX_ROUNDS:
-            text = f"{target.node.name}: cleaning failed {attempt} times: {former[0].reason}: {former[0].message}"
-            self.notices.append(Notice("Warning", CLEANUP_FAILED, text[:1000]))
-            return former[0].message or former[0].reason or "failed"
         if former:
             over = (former[0].finished_at or self._now) + timedelta(
                 seconds=FIRST_BACKOFF_SECONDS * 2 ** former[0].round
@@ -331,6 +360,9 @@ def _clean_for_deletion(world: World, plan: _Plan, target: Target, usage: Usage,
     is_late = passed > DELETION_WAITS
     if latest is not None and latest.state == "Active":
         return _late(is_late and not latest.running, f"its pod didn't start: {latest.message or 'no word'}")
+    given_up = _given_up(world, target)
+    if given_up:
+        return plan.give_up(given_up[0])
     hindrance = _hindrance(world, plan, target, usage)
     if hindrance is not None:
         return _late(is_late and hindrance, hindrance)

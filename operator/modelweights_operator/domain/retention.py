@@ -126,10 +126,11 @@ def _seconds_until_due(world: World, entry: api.NodeStatus, node: str, digest: s
         return None
     if storage_spec.retention == "LeastRecentlyUsed":
         return 0.0 if digest in world.victims.get(node, frozenset()) else None
-    since = superseded_at(owner, entry, digest) or now
-    # A time that lies ahead comes from a wrong clock, and would never end the wait.
-    passed = max((now - since).total_seconds(), 0.0)
-    return max(storage_spec.grace_period_seconds - passed, 0.0)
+    period = storage_spec.grace_period_seconds
+    ahead = ((superseded_at(owner, entry, digest) or now) - now).total_seconds()
+    # A time that lies ahead comes from a clock that was wrong. Further ahead than the period it counts as passed, or the files
+    # would stay until that time comes.
+    return 0.0 if ahead > period else max(period + ahead, 0.0)
 
 
 def wanted(owner: Owner, entry: api.NodeStatus) -> frozenset[str]:

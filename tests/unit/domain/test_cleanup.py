@@ -102,7 +102,8 @@ RETENTION = {
     "after the grace period it goes": ({}, 601, True),
     "within the grace period it stays": ({}, 599, False),
     "without a grace period it goes at once": ({"gracePeriodSeconds": 0}, 0, True),
-    "a superseding that lies ahead waits the period and no longer": ({}, -10_000, False),
+    "one that lies ahead by less than the period is waited for": ({}, -600, False),
+    "one that lies further ahead comes from a wrong clock and is over": ({}, -601, True),
     "kept ones stay": ({"retention": "Keep"}, 10**6, False),
     "those that are kept until there is no room stay": ({"retention": "LeastRecentlyUsed"}, 10**6, False),
 }
@@ -235,6 +236,44 @@ def test_after_some_rounds_it_is_said_and_left() -> None:
     (notice,) = plan.notices
     assert notice.reason == cleanup.CLEANUP_FAILED
     assert "no right" in notice.message
+
+
+def test_nodes_that_ran_out_of_rounds_keep_no_other_waiting() -> None:
+    nodes = tuple(make_node(f"n{number:02}") for number in range(26))
+    status = api.Status(
+        published=revision(DIGEST_B),
+        previous=(revision(DIGEST_A, 900),),
+        nodes={node.name: entry(DIGEST_A) for node in nodes},
+    )
+    jobs = tuple(
+        job(DIGEST_A, state="Failed", round=4, node_name=node.name, node_uid=node.uid, finished_at=ago(5))
+        for node in nodes[:25]
+    )
+    given = world(make_owner(make_fetch_spec(), status), *nodes, jobs=jobs)
+    targets, _ = retention.due(given, NOW)
+    asking = cleanup.without_given_up(given, targets)
+    assert [target.node.name for target in asking] == ["n25"]
+    plan = cleanup.plan(given, targets, {"n25": ()}, NOW)
+    assert made(plan) == [("n25", DIGEST_A)]
+    # What is left of it there is nothing to send a pod to.
+    assert set(plan.leaving) == {node.name for node in nodes}
+    # Another checkpoint of the node is another matter.
+    both = replace(targets[0], digests=frozenset({DIGEST_A, DIGEST_C}))
+    assert [target.digests for target in cleanup.without_given_up(given, [both])] == [{DIGEST_C}]
+
+
+def test_a_deletion_ends_though_more_nodes_ran_out_of_rounds_than_are_asked_at_a_time() -> None:
+    nodes = tuple(make_node(f"n{number:02}") for number in range(25))
+    status = api.Status(published=revision(DIGEST_B), nodes={node.name: entry() for node in nodes})
+    owner = make_owner(DELETE, status, deleting=True, deleted_at=ago(10), finalizers=HELD)
+    jobs = tuple(
+        job(state="Failed", round=4, node_name=node.name, node_uid=node.uid, finished_at=ago(5), message="bad disk")
+        for node in nodes
+    )
+    given = world(owner, *nodes, jobs=jobs)
+    targets, _ = retention.due(given, NOW)
+    assert cleanup.without_given_up(given, targets) == ()
+    assert cleanup.plan(given, targets, {}, NOW).released
 
 
 def test_no_more_than_some_run_at_a_time() -> None:
