@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from modelweights_loader.fetch.fetching import FetchOptions, FetchResult
 
 _MAX_CONNECTIONS = 64
+# Each takes 67 of the 1024 bytes of a report.
+_MAX_LEFTOVERS = 6
 
 
 def add(commands: Commands) -> None:
@@ -121,9 +123,8 @@ def _run(arguments: argparse.Namespace, ca_file: str | None) -> Outcome:
         source.close()
     if result.reason == PLANNED:
         return _show_plan(arguments, result)
-    return Outcome(
-        result.reason, _describe(result, arguments.path), {**_figures(result), **_disk_figures(arguments.path)}
-    )
+    figures = {**_figures(result, arguments.path), **_disk_figures(arguments.path)}
+    return Outcome(result.reason, _describe(result, arguments.path), figures)
 
 
 def _disk_figures(home: str) -> dict[str, object]:
@@ -173,8 +174,10 @@ def _fetch_options(arguments: argparse.Namespace, revision: str) -> FetchOptions
     )
 
 
-def _figures(result: FetchResult) -> dict[str, object]:
+def _figures(result: FetchResult, home: str) -> dict[str, object]:
     """The figures of the report, most important first."""
+    from modelweights_loader.fetch.published import list_others  # noqa: PLC0415 - see the package's docstring
+
     published = result.published
     new_bytes = result.size_bytes - result.reused_bytes
     return {
@@ -184,8 +187,10 @@ def _figures(result: FetchResult) -> dict[str, object]:
         "sizeBytes": result.size_bytes,
         "fileCount": result.file_count,
         "fetchedBytes": result.fetched_bytes,
-        "reusedBytes": result.reused_bytes,
         "fetchSeconds": round(result.seconds, 3),
+        # Others than this one, whose time may be over; the next fetch says of what doesn't fit.
+        "leftovers": None if published is None else list_others(home, published.folder)[:_MAX_LEFTOVERS],
+        "reusedBytes": result.reused_bytes,
         "bytesPerSecond": round(new_bytes / result.seconds) if result.seconds else 0,
         "retries": result.retries,
         "described": result.described,
@@ -219,7 +224,7 @@ def _show_plan(arguments: argparse.Namespace, result: FetchResult) -> Outcome:
 
     plan = result.plan
     if plan is None:
-        return Outcome(result.reason, result.described, _figures(result))
+        return Outcome(result.reason, result.described, _figures(result, arguments.path))
     width = max((len(one.file.path) for one in plan.files), default=0)
     for one in plan.files:
         size = format_bytes(one.file.size_bytes) if one.file.size_bytes >= 0 else "?"
@@ -230,4 +235,4 @@ def _show_plan(arguments: argparse.Namespace, result: FetchResult) -> Outcome:
         f"{result.described}: {len(plan.files)} files, {format_bytes(plan.size_bytes)}, of which "
         f"{format_bytes(missing)} would be fetched"
     )
-    return Outcome(result.reason, message, _figures(result))
+    return Outcome(result.reason, message, _figures(result, arguments.path))

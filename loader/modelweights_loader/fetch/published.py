@@ -131,6 +131,22 @@ def _is_plain(path: str) -> bool:
     return True
 
 
+def list_others(path: str, folder: str) -> list[str]:
+    """Lists which checkpoints lie below a home beside one.
+
+    Args:
+        path: Of the home.
+        folder: Of the one, below the home.
+
+    Returns:
+        The hexadecimal digests by which their folders are named, sorted; none where the home can't be read.
+    """
+    own = folder.partition("/")[0]
+    with contextlib.suppress(OSError, LoaderError), open_home(path, make=False) as home:
+        return [name for name in home.names() if name != own and _TOP.fullmatch(name) and home.has_subfolder(name)]
+    return []
+
+
 def ask_to_verify(path: str) -> None:
     """Has the next fetch hash what is published, since it was found to be wrong; in vain where nothing can be written.
 

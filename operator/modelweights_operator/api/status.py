@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 from pydantic import ConfigDict, Field
 
 from modelweights_operator.api.base import Model
-from modelweights_operator.api.bounds import MAX_DIGESTS_BESIDE, MAX_NODES, MAX_PREVIOUS, MAX_RANKS
+from modelweights_operator.api.bounds import MAX_DIGESTS_BESIDE, MAX_LEFTOVERS, MAX_NODES, MAX_PREVIOUS, MAX_RANKS
 
 _DIGEST: Final = r"^(sha256:[0-9a-f]{64})?$"
 """A part of it becomes the value of a node label, which anything else might not be."""
@@ -119,6 +119,19 @@ class NodeStatus(Model):
         default=(),
         max_length=MAX_DIGESTS_BESIDE,
         description="Checkpoints beside manifestDigest that this node proved earlier and still has; the latest first.",
+    )
+    leftovers: tuple[Annotated[str, Field(max_length=80, pattern=_DIGEST)], ...] = Field(
+        default=(),
+        max_length=MAX_LEFTOVERS,
+        description=(
+            "Checkpoints that lie beside the others on this node and of which nothing is known, as after a reboot; nobody is "
+            "sent there for them, and they go like superseded ones."
+        ),
+    )
+    leftovers_since: str = Field(
+        default="",
+        description="Since when all of leftovers are known.",
+        json_schema_extra={"format": "date-time"},
     )
     boot_id: str = Field(
         default="",

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from modelweights_operator.api.access import Access, LabelSelector, LabelSelectorRequirement
 from modelweights_operator.api.base import Model, rules
-from modelweights_operator.api.bounds import MAX_DIGESTS_BESIDE, MAX_NODES, MAX_PREVIOUS, MAX_RANKS
+from modelweights_operator.api.bounds import MAX_DIGESTS_BESIDE, MAX_LEFTOVERS, MAX_NODES, MAX_PREVIOUS, MAX_RANKS
 from modelweights_operator.api.loading import (
     MAX_BLOCK_BYTES,
     MAX_READ_BYTES_IN_FLIGHT,
@@ -51,6 +51,7 @@ __all__ = [
     "KIND",
     "MAX_BLOCK_BYTES",
     "MAX_DIGESTS_BESIDE",
+    "MAX_LEFTOVERS",
     "MAX_NODES",
     "MAX_PREVIOUS",
     "MAX_RANKS",

@@ -18,6 +18,7 @@ from modelweights_operator.domain import (
     conditions,
     engine,
     holdings,
+    leftovers,
     manifests,
     names,
     placement,
@@ -92,7 +93,7 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     entries = {name: revisions.compare(entry, wanted, now) for name, entry in entries.items()}
     trial = canary.judge(spec, snapshot.owner.status, snapshot.jobs, decisions, resolved, digest)
     admitted = admission.admit(snapshot, spec, targets, decisions, entries, resolved, trial)
-    entries = holdings.bounded(admitted.entries, snapshot.owner.status.published)
+    entries = leftovers.bounded(holdings.bounded(admitted.entries, snapshot.owner.status.published))
     reports = [decision.report for decision in decisions.values() if decision.report]
     holding = _holders(snapshot, entries)
     known = revisions.advance(

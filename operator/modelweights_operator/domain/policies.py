@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from modelweights_operator.api.v1alpha1 import NodeStatus
-from modelweights_operator.domain import failures, holdings, percent, reports, steps, waits
+from modelweights_operator.domain import failures, holdings, leftovers, percent, reports, steps, waits
 from modelweights_operator.domain.clock import parse_time, rfc3339
 from modelweights_operator.domain.snapshot import Node, StagingJob
 
@@ -188,14 +188,13 @@ def _completed(context: NodeContext, job: StagingJob) -> NodeDecision:
         # The pod was collected before its report was read: what is staged is still there, so this costs seconds.
         failure = failures.Failure("ResultLost", "the staging pod went before its report was read", exit_code=10)
         return _failed_with(context, job, failure, text)
+    beside = holdings.beside(holdings.held(context.entry, context.node), report.manifest_digest, context.places)
     entry = NodeStatus(
         state="Ready",
         reason=STAGED,
         staging_digest=context.staging_digest,
         manifest_digest=report.manifest_digest,
-        other_digests=holdings.beside(
-            holdings.held(context.entry, context.node), report.manifest_digest, context.places
-        ),
+        other_digests=beside,
         boot_id=job.boot_id,
         resident_bytes=report.resident_bytes or 0,
         prefetch_bytes_per_second=round(report.prefetch_bytes_per_second or 0),
@@ -205,6 +204,8 @@ def _completed(context: NodeContext, job: StagingJob) -> NodeDecision:
         message=failures.memory_limit_note(job, report),
         last_transition_time=rfc3339(context.now),
     )
+    found = leftovers.seen(context.entry, report, (report.manifest_digest, *beside), context.now)
+    entry = entry.model_copy(update=found)
     record = None if job.result else (job.name, text)
     return NodeDecision(entry, finished_jobs=(job.name,), record=record, report=report)
 
@@ -331,6 +332,7 @@ def _entry(
             "manifest_digest": before.manifest_digest if held and before else "",
             "other_digests": before.other_digests if held and before else (),
             "cold_digest": before.cold_digest if held and before else "",
+            **leftovers.kept(before),
             "bootID": before.boot_id if held and before else "",
             "last_transition_time": (before.last_transition_time if same and before else rfc3339(since or context.now)),
         }

@@ -67,9 +67,10 @@ class Report(BaseModel):
     needed_bytes: int = Field(default=0, ge=0, le=_MOST)
     reserve_bytes: int = Field(default=0, ge=0, le=_MOST)
     disk_free_bytes: int = Field(default=0, ge=0, le=_MOST)
+    leftovers: tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")], ...] | None = Field(default=None, max_length=64)
 
 
-_FETCH_FIGURES: Final = ("revision", "fetchSeconds", "fetchedBytes")
+_FETCH_FIGURES: Final = ("revision", "fetchSeconds", "fetchedBytes", "leftovers")
 
 
 def join(final: str, fetched: str) -> str:

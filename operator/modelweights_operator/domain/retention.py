@@ -9,7 +9,7 @@ from datetime import datetime
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.api.sources import Storage
-from modelweights_operator.domain import names, storage
+from modelweights_operator.domain import leftovers, names, storage
 from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target
 from modelweights_operator.domain.clock import parse_time
 from modelweights_operator.domain.host_folders import LocationError
@@ -58,13 +58,15 @@ def due(world: World, now: datetime) -> tuple[tuple[Target, ...], float | None]:
     nodes = {node.name: node for node in world.nodes}
     for name, entry in owner.status.nodes.items():
         node = nodes.get(name)
-        if node is None or not entry.other_digests:
+        if node is None:
             continue
         by_class: dict[str, tuple[StorageClass, set[str]]] = {}
-        for digest in entry.other_digests:
-            where = find_class(owner, digest, world.policy)
+        for digest in (*entry.other_digests, *entry.leftovers):
+            where = class_on(owner, entry, digest, world.policy)
             wait = _seconds_until_due(world, entry, name, digest, now)
             if where is None or wait is None:
+                continue
+            if digest in entry.leftovers and not leftovers.may_go(entry, where, tuple(owner.status.nodes.values())):
                 continue
             if wait > 0:
                 later.append(wait)
@@ -103,10 +105,13 @@ def classes(owner: Owner, policy: Policy) -> list[StorageClass]:
     return list(found.values())
 
 
-def find_class(owner: Owner, digest: str, policy: Policy) -> StorageClass | None:
-    """The class in which a checkpoint lies; one that was never published lies in the present one, if anywhere."""
+def class_on(owner: Owner, entry: api.NodeStatus, digest: str, policy: Policy) -> StorageClass | None:
+    """The class in which a node has a checkpoint.
+
+    One that was never published lies in the present one, if anywhere, and leftovers where the last staging went.
+    """
     for revision in (owner.status.published, owner.status.candidate, *owner.status.previous):
-        if revision is not None and revision.manifest_digest == digest:
+        if revision is not None and revision.manifest_digest == digest and digest not in entry.leftovers:
             return storage.class_of(owner, revision.path, digest, policy)
     if owner.spec is None or not owner.spec.is_fetched:
         return None
@@ -119,7 +124,8 @@ def find_class(owner: Owner, digest: str, policy: Policy) -> StorageClass | None
 def _seconds_until_due(world: World, entry: api.NodeStatus, node: str, digest: str, now: datetime) -> float | None:
     """None where nothing of it depends on time alone."""
     owner = world.owner
-    if digest in wanted(owner, entry) or (world.asked and _previous(owner, digest) is not None):
+    is_asked = world.asked and (digest in entry.leftovers or _previous(owner, digest) is not None)
+    if digest in wanted(owner, entry) or is_asked:
         return None
     storage_spec = owner.spec.storage if owner.spec and owner.spec.storage else Storage()
     if storage_spec.retention == "Keep" or owner.spec is None or owner.spec.suspend:
@@ -141,6 +147,9 @@ def wanted(owner: Owner, entry: api.NodeStatus) -> frozenset[str]:
 
 def superseded_at(owner: Owner, entry: api.NodeStatus, digest: str) -> datetime | None:
     """Since when a node holds a checkpoint without need: one that was never published since the node went on from it."""
+    seen = leftovers.since(entry, digest)
+    if seen is not None:
+        return seen
     revision = _previous(owner, digest)
     return parse_time(revision.superseded_at if revision is not None else entry.last_transition_time)
 
@@ -161,7 +170,8 @@ def without_cleaned(snapshot: Snapshot) -> Snapshot:
             update={
                 "other_digests": tuple(
                     digest for digest in entry.other_digests if digest not in snapshot.cleaned.get(name, ())
-                )
+                ),
+                **leftovers.without(entry, snapshot.cleaned.get(name, frozenset())),
             }
         )
         for name, entry in snapshot.owner.status.nodes.items()

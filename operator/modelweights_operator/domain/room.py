@@ -20,7 +20,10 @@ _LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True)
 class Held:
-    """A checkpoint of an object on a node's disk; `superseded_at` is None where it may not go for others."""
+    """A checkpoint of an object on a node's disk; `superseded_at` is None where it may not go for others.
+
+    `size_bytes` is 0 where it isn't known, as of leftovers.
+    """
 
     node: str
     class_name: str
@@ -106,7 +109,9 @@ class Rooms:
             there.freed_bytes = 0
         elif there.needs:
             left = {each.digest for each in held}
-            there.freed_bytes += sum(each.size_bytes for each in there.held.get(owner, ()) if each.digest not in left)
+            gone = [each for each in there.held.get(owner, ()) if each.digest not in left]
+            # What one of unknown size freed is seen when the staging is tried again.
+            there.freed_bytes += sum(each.size_bytes or max(there.lacking_bytes, 0) for each in gone)
         _put(there.held, owner, held)
         _put(there.needs, owner, need)
         before, there.chosen = there.chosen, _choose(there) if there.needs else {}
@@ -184,7 +189,7 @@ def _choose(there: _There) -> dict[str, frozenset[str]]:
     for owner, each in sorted(goes, key=lambda item: item[1].superseded_at or _LONG_AGO):
         if left <= 0:
             break
-        left -= each.size_bytes
+        left -= each.size_bytes or left
         chosen.setdefault(owner, set()).add(each.digest)
     return {owner: frozenset(digests) for owner, digests in chosen.items()}
 
@@ -199,13 +204,14 @@ def _held(snapshot: Snapshot) -> Iterable[Held]:
     }
     keeps = (owner.spec.storage if owner.spec and owner.spec.storage else Storage()).retention
     for node, entry in status.nodes.items():
-        for digest in filter(None, (entry.manifest_digest, *entry.other_digests)):
-            where = retention.find_class(owner, digest, snapshot.policy)
+        for digest in filter(None, (entry.manifest_digest, *entry.other_digests, *entry.leftovers)):
+            where = retention.class_on(owner, entry, digest, snapshot.policy)
             if where is None:
                 continue
             goes = keeps == "LeastRecentlyUsed" and digest not in retention.wanted(owner, entry)
             since = (retention.superseded_at(owner, entry, digest) or _LONG_AGO) if goes else None
-            yield Held(node, where.name, digest, sizes.get(digest, 0), since)
+            size_bytes = 0 if digest in entry.leftovers else sizes.get(digest, 0)
+            yield Held(node, where.name, digest, size_bytes, since)
 
 
 def _needs(snapshot: Snapshot) -> dict[Place, Need]:

@@ -17,6 +17,8 @@ COMMITS = {"first": "1" * 40, "second": "2" * 40, "twin": "3" * 40, "bad": "4" *
 FIRST, SECOND, FOLDER, NEXT = (f"sha256:{character * 64}" for character in "abcd")
 EXPECTED = {"first": FIRST, "second": SECOND, "twin": FIRST, "folder": FOLDER, "next": NEXT}
 """The twin's files are those of the first revision. The bad one never proves anything."""
+BROKEN = f"sha256:{'e' * 64}"
+"""What is fetched of it."""
 ASKED = {
     **{COMMITS[source][:9]: EXPECTED[source] for source in ("first", "second", "twin")},
     **{digest: digest for digest in EXPECTED.values()},
@@ -47,6 +49,7 @@ class Rollout(WorldMachine):
         proven: Per boot of a node, the checkpoints that it proved: they stay on its disk.
         told: Per boot of a node, those that its labels told of.
         meant: Per staging digest, what the source is.
+        disks: Per UID of a node, what was ever fetched there, also what failed then.
     """
 
     def __init__(self) -> None:
@@ -54,6 +57,7 @@ class Rollout(WorldMachine):
         self.proven: dict[str, set[str]] = {}
         self.told: dict[str, set[str]] = {}
         self.meant: dict[str, str] = {}
+        self.disks: dict[str, set[str]] = {}
 
     @initialize(spec=specs, count=st.integers(1, 3))
     def start(self, spec: api.Spec, count: int) -> None:
@@ -132,10 +136,14 @@ class Rollout(WorldMachine):
         job = self.world.jobs[name]
         if job.state != "Active" or job.deleting:
             return
-        digest = EXPECTED.get(self.meant[job.staging_digest], "")
+        source = self.meant[job.staging_digest]
+        digest, disk = EXPECTED.get(source, ""), self.disks.setdefault(job.node_uid, set())
+        beside = {"leftovers": sorted(each.removeprefix("sha256:") for each in disk - {digest})}
+        disk |= {digest or BROKEN} if source in COMMITS else set()
         if good and digest:
             self.proven.setdefault(job.boot_id, set()).add(digest)
-            self.world.finish_job(name, "Complete", report_text(manifestDigest=digest))
+            more = beside if source in COMMITS else {}
+            self.world.finish_job(name, "Complete", report_text(manifestDigest=digest, **more))
         else:
             self.world.finish_job(name, "Failed", failure_text("MissingShard", 10 if digest else 30))
 
@@ -190,6 +198,12 @@ class Rollout(WorldMachine):
         assert published is None or (published.manifest_digest not in digests and not published.superseded_at)
 
     @invariant()
+    def what_is_left_over_is_held_by_nobody(self) -> None:
+        for entry in self.world.status.nodes.values():
+            assert not {entry.manifest_digest, *entry.other_digests} & set(entry.leftovers)
+            assert bool(entry.leftovers) == bool(entry.leftovers_since)
+
+    @invariant()
     def gates_open_to_nodes_that_hold_what_is_asked_for(self) -> None:
         """Also while the operator hasn't seen yet what happened."""
         owner = make_owner(self.world.spec, self.world.status)
@@ -225,6 +239,9 @@ class Rollout(WorldMachine):
             assert (published.manifest_digest, published.revision) == (EXPECTED[source], COMMITS[source])
             assert published.path == f"/data/team/llama/{EXPECTED[source].removeprefix('sha256:')}"
         for node in self.world.nodes.values():
+            entry = self.world.status.nodes[node.name]
+            known = {entry.manifest_digest, *entry.other_digests, *entry.leftovers}
+            assert self.disks[node.uid] <= known, "nothing lies on a disk that nobody knows of"
             assert {names.label_digest(FIRST), names.label_digest(SECOND)} <= set(
                 names.staged_labels(node.labels).values()
             )

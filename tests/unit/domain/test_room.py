@@ -137,6 +137,25 @@ def test_what_has_gone_counts_until_the_staging_says_what_it_lacks_now() -> None
     assert victims(rooms, "one") == {"one": ["c"]}
 
 
+def test_of_what_is_left_over_one_goes_at_a_time_since_nobody_knows_its_size() -> None:
+    given = holding("one", ("a", 50, 100), ("b", 50, 900))
+
+    def left(*letters: str) -> Snapshot:
+        entry = given.owner.status.nodes[NODE.name]
+        found = {"leftovers": tuple(map(digest, letters)), "leftovers_since": rfc3339(ago(500)) if letters else ""}
+        status = given.owner.status.model_copy(update={"nodes": {NODE.name: entry.model_copy(update=found)}})
+        return replace(given, owner=replace(given.owner, status=status))
+
+    rooms = Rooms()
+    rooms.note("team/one", left("d", "e"))
+    rooms.note("team/llama", failing(needed=80))
+    # The last one isn't needed any more, as far as one can tell.
+    assert victims(rooms, "one") == {"one": ["b", "d"]}
+    rooms.note("team/one", left("e"))
+    assert victims(rooms, "one") == {}
+    assert rooms.has_made_room("team/llama") == {NODE.name}
+
+
 def test_once_room_was_made_the_staging_is_tried_at_once_and_only_once() -> None:
     rooms = Rooms()
     rooms.note("team/one", holding("one", ("a", 50, 100), ("b", 50, 900)))
