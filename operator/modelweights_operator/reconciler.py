@@ -240,7 +240,7 @@ class Reconciler:
         requires = [(pod.require, pod.namespace) for pod in self._gated.values()]
         for other in self._rooms.note("/".join(key), snapshot):
             self._models.wake(_key_of(other))
-        made = self._rooms.has_made_room("/".join(key))
+        made = self._rooms.made_room("/".join(key), now)
         snapshot = replace(snapshot, over_quota=self._rooms.over_quota(snapshot), room_made=made)
         victims = self._rooms.victims("/".join(key))
         snapshot, cleanup = await self._cleaner.prepare(snapshot, requires=requires, victims=victims, now=now)

@@ -226,7 +226,7 @@ def _decisions(
                 volume_image=spec.source.image.reference if spec.source.image else "",
                 pull_secrets=names.pull_secrets(spec),
                 places=places,
-                retry_at=now if node.name in snapshot.room_made else retry_at,
+                retry_at=max(filter(None, (retry_at, snapshot.room_made.get(node.name))), default=None),
             )
         )
         for node in targets

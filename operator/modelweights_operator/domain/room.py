@@ -71,6 +71,7 @@ class Rooms:
         self._places: dict[Place, _There] = {}
         self._of_owner: dict[str, tuple[str, dict[Place, tuple[Held, ...]], dict[Place, Need]]] = {}
         self._needing: set[Place] = set()
+        self._made_at: dict[str, dict[str, datetime]] = {}
 
     def note(self, owner: str, snapshot: Snapshot) -> set[str]:
         """What an object holds and needs now.
@@ -88,6 +89,7 @@ class Rooms:
         """An object went."""
         self._set(owner, "", {}, {})
         self._of_owner.pop(owner, None)
+        self._made_at.pop(owner, None)
 
     def _set(
         self, owner: str, namespace: str, held: dict[Place, tuple[Held, ...]], needs: dict[Place, Need]
@@ -121,10 +123,17 @@ class Rooms:
         told = {each for each in before.keys() | there.chosen.keys() if before.get(each) != there.chosen.get(each)}
         return told | set(there.needs) if there.has_room else told
 
-    def has_made_room(self, owner: str) -> frozenset[str]:
-        """Names of nodes on which so much has gone for an object's staging that it may be tried again at once."""
-        places = (place for place in self._needing if owner in self._places[place].needs)
-        return frozenset(node for node, name in places if self._places[node, name].has_room)
+    def made_room(self, owner: str, now: datetime) -> dict[str, datetime]:
+        """Per node name, when so much had gone for an object's staging that failures up to then wait no longer.
+
+        It is remembered: the failed Job is deleted first, and the status alone tells of the failure until there is another.
+        """
+        made = self._made_at.setdefault(owner, {})
+        for place in self._needing:
+            there = self._places[place]
+            if owner in there.needs and there.has_room:
+                made[place[0]] = now
+        return dict(made)
 
     def victims(self, owner: str) -> dict[str, frozenset[str]]:
         """Per node name, the checkpoints of an object that are to go for stagings that found no room there.

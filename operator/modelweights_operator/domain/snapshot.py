@@ -264,8 +264,8 @@ class Snapshot:
     """Per node name, the checkpoints that are about to be removed: no pod is to be sent there for them."""
     cleaning: frozenset[str] = frozenset()
     """Nodes on which a cleanup Job of this object is under way: nothing of it is staged there meanwhile."""
-    room_made: frozenset[str] = frozenset()
-    """Nodes on which others' files have gone for a staging that found no room: it may be tried again at once."""
+    room_made: Mapping[str, datetime] = field(default_factory=dict)
+    """Per node name, when files had gone for a staging that found no room: failures up to then wait no longer."""
     over_quota: Mapping[str, str] = field(default_factory=dict)
     """Per node name, why the namespace's quota lets nothing more be staged there."""
     write_refusal: str = ""

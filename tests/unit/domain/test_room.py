@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -153,7 +154,7 @@ def test_of_what_is_left_over_one_goes_at_a_time_since_nobody_knows_its_size() -
     assert victims(rooms, "one") == {"one": ["b", "d"]}
     rooms.note("team/one", left("e"))
     assert victims(rooms, "one") == {}
-    assert rooms.has_made_room("team/llama") == {NODE.name}
+    assert rooms.made_room("team/llama", NOW) == {NODE.name: NOW}
 
 
 def test_once_room_was_made_the_staging_is_tried_at_once_and_only_once() -> None:
@@ -162,13 +163,25 @@ def test_once_room_was_made_the_staging_is_tried_at_once_and_only_once() -> None
     waiting = failing(needed=80)
     rooms.note("team/llama", waiting)
     assert rooms.note("team/one", holding("one", ("a", 50, 100))) == set()
-    assert rooms.has_made_room("team/llama") == frozenset()
-    assert make_plan(waiting, NOW).delete_jobs == ()
+    assert rooms.made_room("team/llama", NOW) == {}
+    before = make_plan(waiting, NOW)
+    assert before.delete_jobs == ()
     assert rooms.note("team/one", holding("one")) == {"team/llama"}
-    made = rooms.has_made_room("team/llama")
+    made = rooms.made_room("team/llama", NOW)
     assert make_plan(replace(waiting, room_made=made), NOW).delete_jobs == (waiting.jobs[0].name,)
-    rooms.note("team/llama", replace(waiting, jobs=(replace(waiting.jobs[0], name="stage-llama-next"),)))
-    assert rooms.has_made_room("team/llama") == frozenset()
+    # Then the Job is gone, and the status alone tells of the failure.
+    gone = replace(waiting, owner=replace(waiting.owner, status=before.status), jobs=())
+    rooms.note("team/llama", gone)
+    later = NOW + timedelta(seconds=5)
+    made = rooms.made_room("team/llama", later)
+    assert len(make_plan(replace(gone, room_made=made), later).create_jobs) == 1
+    # What fails after that waits.
+    again = replace(waiting.jobs[0], name="stage-llama-next", round=1, finished_at=later)
+    waiting = replace(waiting, jobs=(again,))
+    rooms.note("team/llama", waiting)
+    made = rooms.made_room("team/llama", later)
+    assert made == {NODE.name: NOW}
+    assert make_plan(replace(waiting, room_made=made), later + timedelta(seconds=9)).delete_jobs == ()
 
 
 def test_of_two_that_lack_room_in_one_place_the_larger_need_counts() -> None:
