@@ -23,6 +23,8 @@ FETCHED: Final = "/models/fetched"
 """Root of the storage class: each namespace has a folder below it, and may name nothing else there."""
 STORAGE_CLAIM: Final = "models"
 STORAGE_CLASS_OF_CLAIM: Final = "tenant"
+SMALL_DISK: Final = "/models/small"
+"""Root of a class to which a test gives a disk of its own; for the others it is a folder without use."""
 SETTINGS: Final = (
     # The marker's folder is there before the first staging.
     "prepareNodes.enabled=true",
@@ -34,6 +36,8 @@ SETTINGS: Final = (
     f"storage.classes[1].claimName={STORAGE_CLAIM}",
     "storage.classes[1].volumesRoot=/models/tenants",
     "access.enabled=true",
+    "storage.classes[2].name=small",
+    f"storage.classes[2].root={SMALL_DISK}",
 )
 """The chart's settings for all tests."""
 

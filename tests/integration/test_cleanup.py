@@ -212,3 +212,18 @@ def test_a_namespace_that_goes_takes_its_claims_along(claimed: Team) -> None:
     claimed.admin.delete(f"/api/v1/namespaces/{claimed.namespace}")
     delete(claimed)
     poll("the object is gone", lambda: gone(claimed), seconds=30)
+
+
+def test_a_namespace_that_goes_waits_for_the_files_on_its_nodes(team: Team) -> None:
+    """Of a class with a root: their Jobs run in the operator's namespace, which takes new ones still."""
+    team.add_node("a")
+    hub(team, deletionPolicy="Delete")
+    stage(team, "a")
+    team.wait_for("Ready", "True")
+    team.admin.delete(f"/api/v1/namespaces/{team.namespace}")
+    delete(team)
+    job = wait_for_cleanup(team, "a")
+    assert not gone(team)
+    end(team, job)
+    poll("the object is gone", lambda: gone(team), seconds=30)
+    poll("its Job is gone", lambda: not jobs(team))
