@@ -25,4 +25,4 @@ def test_the_test_is_there(path: str, name: str) -> None:
 
 def test_each_case_has_one() -> None:
     numbers = {int(number) for row in ROWS if "::" in row for number in re.findall(r"^\| (\d+)", row)}
-    assert numbers == {6, 7, 8, 11, 13, *range(20, 27), 28}
+    assert numbers >= {6, 7, 8, 11, 13, *range(20, 27), 28}
