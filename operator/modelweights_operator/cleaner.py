@@ -15,6 +15,7 @@ from modelweights_operator.domain.cleanup import Cleanup
 from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target
 from modelweights_operator.domain.events import Event
 from modelweights_operator.domain.retention import World
+from modelweights_operator.domain.room import Rooms
 from modelweights_operator.domain.snapshot import Policy, Snapshot, StagingPod
 from modelweights_operator.domain.usage import PodUse
 from modelweights_operator.kube import apply, cleaning, convert, paths
@@ -31,11 +32,11 @@ class Cleaner:
         api: The connection.
         policy: Settings of the operator.
         may_hold: Whether the right to put finalizers on is there.
-        wake: Told the UID of a ModelWeights of which a Job changed.
+        wake: Told the UID of a ModelWeights that is to be looked at again.
     """
 
     def __init__(self, api: Api, policy: Policy, *, may_hold: bool, wake: Callable[[str], None]) -> None:
-        self._api, self._policy, self._may_hold = api, policy, may_hold
+        self._api, self._policy, self._may_hold, self._wake = api, policy, may_hold, wake
         query = {"labelSelector": names.CLEANUP_LABEL}
         self._jobs = Informer(api, paths.JOBS, query, _job_item, lambda item: wake(item.value.owner_uid))
         self._pods = Informer(api, paths.PODS, query, _pod_item, lambda item: wake(item.value.owner_uid))
@@ -53,7 +54,7 @@ class Cleaner:
         snapshot: Snapshot,
         *,
         requires: Iterable[tuple[str, str]],
-        victims: Mapping[str, frozenset[str]],
+        rooms: Rooms,
         now: datetime,
     ) -> tuple[Snapshot, Cleanup]:
         """Put the finalizer on or off, and make and end cleanup Jobs.
@@ -61,14 +62,16 @@ class Cleaner:
         Args:
             snapshot: The object and what is around it.
             requires: What waiting pods ask for, each with the pod's namespace.
-            victims: Per node name, checkpoints that are to make room for others.
+            rooms: Says which checkpoints are to make room for others, and is told which of them have to stay.
             now: The time.
 
         Returns:
             The snapshot with what the planner is to know of it, and the plan, for `finish`.
         """
-        world = self._world(snapshot, requires, victims)
-        plan = await self._plan(world, now)
+        key = f"{snapshot.owner.namespace}/{snapshot.owner.name}"
+        world = self._world(snapshot, requires, rooms.asked(key))
+        plan = await self._plan(world, now, rooms)
+        snapshot = replace(snapshot, room_missing=rooms.missing(key))
         await self._begin(world, plan)
         cleaning_nodes = {job.node_name for job in world.jobs if job.state == "Active" or job.deleting}
         cleaning_nodes |= {made["metadata"]["annotations"][names.NODE_ANNOTATION] for made in plan.create}
@@ -136,12 +139,20 @@ class Cleaner:
             refusals=self._refusals.get(owner.uid, {}),
         )
 
-    async def _plan(self, world: World, now: datetime) -> Cleanup:
+    async def _plan(self, world: World, now: datetime, rooms: Rooms | None = None) -> Cleanup:
         targets, later = retention.due(world, now)
         asking = cleanup.without_given_up(world, targets)
-        plan = cleanup.plan(world, targets, await self._usage(world, asking), now)
-        again = min(filter(None, (plan.again_after_seconds, later)), default=None)
-        return replace(plan, again_after_seconds=again)
+        usage = await self._usage(world, asking)
+        again = [later]
+        if rooms is not None and world.victims:
+            key = f"{world.owner.namespace}/{world.owner.name}"
+            for uid in rooms.looked(key, cleanup.has_to_stay(world, asking, usage)):
+                self._wake(uid)
+            world = replace(world, victims=rooms.victims(key))
+            targets, _ = retention.due(world, now)
+            again.append(cleanup.USE_SECONDS if rooms.asked(key) != world.victims else None)
+        plan = cleanup.plan(world, targets, usage, now)
+        return replace(plan, again_after_seconds=min(filter(None, (plan.again_after_seconds, *again)), default=None))
 
     async def _usage(self, world: World, targets: Collection[Target]) -> dict[str, tuple[PodUse, ...]]:
         """The pods of the nodes on which something may go; of none where a Job is under way there."""

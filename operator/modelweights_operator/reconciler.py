@@ -242,8 +242,7 @@ class Reconciler:
             self._models.wake(_key_of(other))
         made = self._rooms.made_room("/".join(key), now)
         snapshot = replace(snapshot, over_quota=self._rooms.over_quota(snapshot), room_made=made)
-        victims = self._rooms.victims("/".join(key))
-        snapshot, cleanup = await self._cleaner.prepare(snapshot, requires=requires, victims=victims, now=now)
+        snapshot, cleanup = await self._cleaner.prepare(snapshot, requires=requires, rooms=self._rooms, now=now)
         snapshot, plan, refusals = await self._plan_jobs(snapshot, now)
         write_refusal = await apply.prepare(self._api, snapshot, plan)
         if write_refusal:

@@ -149,6 +149,24 @@ def _given_up(world: World, target: Target) -> tuple[CleanupJob, ...]:
     )
 
 
+def has_to_stay(world: World, targets: Iterable[Target], usage: Usage) -> dict[tuple[str, str], bool]:
+    """By name of the node and digest, whether what others need the room of has to stay there.
+
+    Args:
+        world: With what is asked about as its `victims`.
+        targets: What may go by retention and hasn't been given up.
+        usage: The pods of those nodes that were asked about; of others nothing is said.
+    """
+    where = {(target.node.name, digest): target.where for target in targets for digest in target.digests}
+    asked = [(node, digest) for node, digests in world.victims.items() for digest in digests]
+    return {
+        (node, digest): (node, digest) not in where
+        or bool(users(usage[node], world.owner, where[node, digest], digest))
+        for node, digest in asked
+        if (node, digest) not in where or node in usage
+    }
+
+
 def next_asked(nodes: Iterable[str], begun: Collection[str], last: str) -> tuple[list[str], str]:
     """About whose pods to ask now: in a round, so that pods which stay on some nodes keep no other node waiting.
 

@@ -226,6 +226,7 @@ def _decisions(
                 volume_image=spec.source.image.reference if spec.source.image else "",
                 pull_secrets=names.pull_secrets(spec),
                 places=places,
+                room_missing=snapshot.room_missing.get(node.name, ""),
                 retry_at=max(filter(None, (retry_at, snapshot.room_made.get(node.name))), default=None),
             )
         )

@@ -38,7 +38,7 @@ class NodeContext:
     `loader_image` with what a Job would be made now, `foreign_jobs` the Jobs that fetch another revision than is wanted.
     `unresolved`: the source's revision is needed and not known, not even by these Jobs. `volume_image` is the image that
     Jobs must mount as a volume, `pull_secrets` with which pull secrets they would be made now, `places` where checkpoints lie.
-    Failures up to `retry_at` wait no longer.
+    Failures up to `retry_at` wait no longer. `room_missing`: why nothing goes for a fetch that found no room.
     """
 
     node: Node
@@ -55,6 +55,7 @@ class NodeContext:
     pull_secrets: str = ""
     places: holdings.Places = field(default_factory=holdings.Places)
     retry_at: datetime | None = None
+    room_missing: str = ""
 
 
 @dataclass(frozen=True)
@@ -217,11 +218,13 @@ def _failed(context: NodeContext, job: StagingJob) -> NodeDecision:
 
 def _failed_with(context: NodeContext, job: StagingJob, failure: failures.Failure, text: str) -> NodeDecision:
     attempts = job.round + 1
+    # In front of it: the loader's words may be as long as a message can be.
+    missing = f"{context.room_missing}; " if failure.reason == reports.NO_ROOM and context.room_missing else ""
     entry = _entry(
         context,
         "Failed",
         failure.reason,
-        failure.message,
+        missing + failure.message,
         attempts=attempts,
         exit_code=failure.exit_code,
         # The Job controller's clock may be ahead of ours.

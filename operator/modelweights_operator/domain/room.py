@@ -1,10 +1,14 @@
 """Room on the nodes' disks over all ModelWeights: what could go for a staging that found none, and namespaces' quotas.
 
 Kept by the reconciler; no I/O. Each object tells what it has when it is looked at, so an operator that has just started knows
-all after its first round. What pods use isn't known here: `cleanup` asks before anything goes.
+all after its first round. What may go and what pods use, the cleaner finds out and tells here:
+
+    lacking --the oldest that make the room--> asked about --all may go--> they go
+                        ^                          |
+                        +----one has to stay-------+--too little may go--> none goes, and the staging's status says so
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -12,6 +16,7 @@ from typing import Any, Final
 from modelweights_operator.api.sources import Storage
 from modelweights_operator.domain import failures, reports, retention, storage
 from modelweights_operator.domain.host_folders import LocationError
+from modelweights_operator.domain.on_disk import OnDisk
 from modelweights_operator.domain.sizes import human_bytes
 from modelweights_operator.domain.snapshot import Snapshot, StagingJob
 
@@ -44,14 +49,35 @@ class Need:
     size_bytes: int
 
 
+Digests = Mapping[str, frozenset[str]]
+"""Checkpoints, by their objects or by names of nodes."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What goes for those that lack room, what is to be asked about, and what would be missing still if all went."""
+
+    goes: Digests = field(default_factory=dict)
+    asked: Digests = field(default_factory=dict)
+    missing_bytes: int = 0
+
+    def concerns(self, owner: str) -> tuple[frozenset[str], frozenset[str]]:
+        """What of an object."""
+        return self.goes.get(owner, frozenset()), self.asked.get(owner, frozenset())
+
+
 @dataclass
 class _There:
-    """One place: what objects hold there and lack there, and what has gone for those that lack it now."""
+    """One place: what objects hold there and lack there, and what has gone for those that lack it now.
+
+    `stays` says of those that were asked about whether they have to stay.
+    """
 
     held: dict[str, tuple[Held, ...]] = field(default_factory=dict)
     needs: dict[str, Need] = field(default_factory=dict)
     freed_bytes: int = 0
-    chosen: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    stays: dict[tuple[str, str], bool] = field(default_factory=dict)
+    choice: _Choice = field(default_factory=_Choice)
 
     @property
     def lacking_bytes(self) -> int:
@@ -72,6 +98,8 @@ class Rooms:
         self._of_owner: dict[str, tuple[str, dict[Place, tuple[Held, ...]], dict[Place, Need]]] = {}
         self._needing: set[Place] = set()
         self._made_at: dict[str, dict[str, datetime]] = {}
+        self._uids: dict[str, str] = {}
+        self._on_disk = OnDisk()
 
     def note(self, owner: str, snapshot: Snapshot) -> set[str]:
         """What an object holds and needs now.
@@ -79,6 +107,8 @@ class Rooms:
         Returns:
             Other objects that are to know: something of theirs is to go for it, or enough has gone for them.
         """
+        self._uids[owner] = snapshot.owner.uid
+        self._on_disk.note(owner, snapshot)
         held: dict[Place, tuple[Held, ...]] = {}
         for each in _held(snapshot):
             place = (each.node, each.class_name)
@@ -90,6 +120,8 @@ class Rooms:
         self._set(owner, "", {}, {})
         self._of_owner.pop(owner, None)
         self._made_at.pop(owner, None)
+        self._uids.pop(owner, None)
+        self._on_disk.forget(owner)
 
     def _set(
         self, owner: str, namespace: str, held: dict[Place, tuple[Held, ...]], needs: dict[Place, Need]
@@ -116,11 +148,15 @@ class Rooms:
             there.freed_bytes += sum(each.size_bytes or max(there.lacking_bytes, 0) for each in gone)
         _put(there.held, owner, held)
         _put(there.needs, owner, need)
-        before, there.chosen = there.chosen, _choose(there) if there.needs else {}
+        there.stays = {
+            (other, digest): stays
+            for (other, digest), stays in there.stays.items()
+            if there.needs and (other != owner or any(each.digest == digest for each in held))
+        }
         (self._needing.add if there.needs else self._needing.discard)(place)
         if not there.held and not there.needs:
             del self._places[place]
-        told = {each for each in before.keys() | there.chosen.keys() if before.get(each) != there.chosen.get(each)}
+        told = _choose_anew(there)
         return told | set(there.needs) if there.has_room else told
 
     def made_room(self, owner: str, now: datetime) -> dict[str, datetime]:
@@ -135,22 +171,62 @@ class Rooms:
                 made[place[0]] = now
         return dict(made)
 
+    def looked(self, owner: str, stays: Mapping[tuple[str, str], bool]) -> set[str]:
+        """Note what was found of an object's checkpoints that were asked about.
+
+        Args:
+            owner: The object.
+            stays: By name of the node and digest, whether it has to stay there.
+
+        Returns:
+            UIDs of other objects for which that changes something.
+        """
+        told: set[str] = set()
+        for place in self._needing:
+            there = self._places[place]
+            found = {(owner, digest): stay for (node, digest), stay in stays.items() if node == place[0]}
+            of_this = {(owner, each.digest) for each in there.held.get(owner, ())}
+            there.stays |= {key: stay for key, stay in found.items() if key in of_this}
+            told |= _choose_anew(there)
+        return {self._uids[other] for other in told - {owner} if other in self._uids}
+
+    def asked(self, owner: str) -> dict[str, frozenset[str]]:
+        """Per node name, the checkpoints of an object of which has to be told whether they have to stay."""
+        return self._concerning(owner, lambda choice: choice.asked)
+
     def victims(self, owner: str) -> dict[str, frozenset[str]]:
         """Per node name, the checkpoints of an object that are to go for stagings that found no room there.
 
-        Whichever was superseded first goes first, of whichever object, and no more than make the room.
+        Of those that may go, whichever was superseded first goes first, of whichever object, and no more than make the room;
+        none where all of them don't.
         """
-        chosen: dict[str, frozenset[str]] = {}
+        return self._concerning(owner, lambda choice: choice.goes)
+
+    def _concerning(self, owner: str, part: Callable[[_Choice], Digests]) -> dict[str, frozenset[str]]:
+        found: dict[str, frozenset[str]] = {}
         for place in self._needing:
-            digests = self._places[place].chosen.get(owner)
+            digests = part(self._places[place].choice).get(owner)
             if digests:
-                chosen[place[0]] = chosen.get(place[0], frozenset()) | digests
-        return chosen
+                found[place[0]] = found.get(place[0], frozenset()) | digests
+        return found
+
+    def missing(self, owner: str) -> dict[str, str]:
+        """Per node name on which an object's staging found no room, why nothing goes for it though former revisions are there."""
+        found = {}
+        for place in self._needing:
+            there = self._places[place]
+            if owner in there.needs and there.choice.missing_bytes:
+                found[place[0]] = (
+                    f"former revisions there that may go (retention LeastRecentlyUsed, used by no pod) take "
+                    f"{human_bytes(there.choice.missing_bytes)} less than is lacking: none is removed"
+                )
+        return found
 
     def over_quota(self, snapshot: Snapshot) -> dict[str, str]:
         """Per node name, why the quota of the object's namespace lets it stage nothing there.
 
-        What is to be staged counts with its size as soon as a node has proven it; before that, with nothing.
+        What is to be staged counts with its size as soon as a node has proven it; before that, with nothing. A node that has it on
+        its disk, and has to warm it only, is never refused.
         """
         spec = snapshot.owner.spec
         if spec is None or not spec.is_fetched:
@@ -162,9 +238,12 @@ class Rooms:
         quota = where.namespace_quota
         if not quota:
             return {}
+        owner = f"{snapshot.owner.namespace}/{snapshot.owner.name}"
         candidate = snapshot.owner.status.candidate or snapshot.owner.status.published
         found = {}
         for node in snapshot.nodes:
+            if self._on_disk.writes_nothing(owner, snapshot, where, node):
+                continue
             there = list(self._of(snapshot.owner.namespace, node.name, where.name))
             is_there = candidate is not None and any(held.digest == candidate.manifest_digest for held in there)
             more = candidate.size_bytes if candidate is not None and not is_there else 0
@@ -191,16 +270,43 @@ def _put(there: dict[str, Any], owner: str, value: object) -> None:
         there.pop(owner, None)
 
 
-def _choose(there: _There) -> dict[str, frozenset[str]]:
+def _choose_anew(there: _There) -> set[str]:
+    """Choose what goes, and what is to be asked about; the objects for which that is another than before."""
+    before, there.choice = there.choice, _choose(there) if there.needs else _Choice()
+    now = there.choice
+    owners = before.goes.keys() | before.asked.keys() | now.goes.keys() | now.asked.keys()
+    told = {owner for owner in owners if before.concerns(owner) != now.concerns(owner)}
+    return told | set(there.needs) if before.missing_bytes != now.missing_bytes else told
+
+
+def _choose(there: _There) -> _Choice:
     left = there.lacking_bytes
-    goes = [(owner, each) for owner, held in there.held.items() for each in held if each.superseded_at is not None]
-    chosen: dict[str, set[str]] = {}
-    for owner, each in sorted(goes, key=lambda item: item[1].superseded_at or _LONG_AGO):
+    if left <= 0:
+        return _Choice()
+    may_go = [(owner, each) for owner, held in there.held.items() for each in held if each.superseded_at is not None]
+    goes: list[tuple[str, str]] = []
+    stay: list[tuple[str, str]] = []
+    for owner, each in sorted(may_go, key=lambda item: item[1].superseded_at or _LONG_AGO):
         if left <= 0:
             break
+        key = (owner, each.digest)
+        if there.stays.get(key):
+            # It is looked again and again whether it still has to.
+            stay.append(key)
+            continue
         left -= each.size_bytes or left
-        chosen.setdefault(owner, set()).add(each.digest)
-    return {owner: frozenset(digests) for owner, digests in chosen.items()}
+        goes.append(key)
+    if left > 0:
+        return _Choice(asked=_by_owner(stay), missing_bytes=left if may_go else 0)
+    known = all(key in there.stays for key in goes)
+    return _Choice(_by_owner(goes if known else ()), _by_owner((*stay, *goes)))
+
+
+def _by_owner(keys: Iterable[tuple[str, str]]) -> Digests:
+    found: dict[str, set[str]] = {}
+    for owner, digest in keys:
+        found.setdefault(owner, set()).add(digest)
+    return {owner: frozenset(digests) for owner, digests in found.items()}
 
 
 def _held(snapshot: Snapshot) -> Iterable[Held]:

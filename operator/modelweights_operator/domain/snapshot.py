@@ -266,6 +266,8 @@ class Snapshot:
     """Nodes on which a cleanup Job of this object is under way: nothing of it is staged there meanwhile."""
     room_made: Mapping[str, datetime] = field(default_factory=dict)
     """Per node name, when files had gone for a staging that found no room: failures up to then wait no longer."""
+    room_missing: Mapping[str, str] = field(default_factory=dict)
+    """Per node name, why no former revisions go for a staging that found no room there."""
     over_quota: Mapping[str, str] = field(default_factory=dict)
     """Per node name, why the namespace's quota lets nothing more be staged there."""
     write_refusal: str = ""

@@ -125,6 +125,33 @@ def test_room_for_others_is_made_of_what_is_kept_as_long_as_there_is_room() -> N
     assert made(decide(world(owner, victims={"node-a": frozenset({DIGEST_A})}))) == [("node-a", DIGEST_A)]
 
 
+LRU = make_fetch_spec(storage={"retention": "LeastRecentlyUsed"})
+ASKED_ABOUT = {
+    "a pod uses it": ({}, [PodUse("apps", "engine", "node-a", digests=DIGEST_A)], True),
+    "no pod uses it": ({}, [], False),
+    "nobody asked about the node's pods": ({}, None, None),
+    "a waiting pod asks for it": ({"asked": True}, [], True),
+    "its cleanup was given up": ({"jobs": "given up"}, [], True),
+    "the object is suspended": ({"suspend": True}, [], True),
+}
+
+
+@pytest.mark.parametrize(("changes", "pods", "stays"), ASKED_ABOUT.values(), ids=ASKED_ABOUT.keys())
+def test_what_others_need_the_room_of_has_to_stay_when(
+    changes: dict[str, Any],
+    pods: list[PodUse] | None,
+    stays: bool | None,  # noqa: FBT001
+) -> None:
+    spec = LRU.model_copy(update={"suspend": "suspend" in changes})
+    jobs = (job(DIGEST_A, state="Failed", round=4),) if "jobs" in changes else ()
+    victims = {"node-a": frozenset({DIGEST_A})}
+    given = world(owner_of(DIGEST_A, spec=spec), jobs=jobs, asked="asked" in changes, victims=victims)
+    targets, _ = retention.due(given, NOW)
+    usage = {} if pods is None else {"node-a": tuple(pods)}
+    found = cleanup.has_to_stay(given, cleanup.without_given_up(given, targets), usage)
+    assert found.get(("node-a", DIGEST_A)) == stays
+
+
 def test_what_was_never_published_goes_after_the_node_went_on() -> None:
     owner = owner_of(DIGEST_C, spec=make_fetch_spec(storage={"gracePeriodSeconds": 49}))
     assert made(decide(world(owner))) == [("node-a", DIGEST_C)]

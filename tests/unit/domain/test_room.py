@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from modelweights_operator.api import v1alpha1 as api
+from modelweights_operator.domain import names, storage
 from modelweights_operator.domain.admission import QUOTA_EXCEEDED
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.plan import make_plan
 from modelweights_operator.domain.room import Rooms
-from modelweights_operator.domain.snapshot import Snapshot, StorageClass
+from modelweights_operator.domain.snapshot import Node, Snapshot, StorageClass
 from tests.unit.domain.samples import (
     NOW,
     POLICY,
@@ -63,7 +64,21 @@ def failing(needed: int, free: int = 0, reason: str = "NoRoom") -> Snapshot:
     return Snapshot(make_owner(make_fetch_spec()), (NODE,), (job,), None, POLICY)
 
 
-def victims(rooms: Rooms, *names: str) -> dict[str, list[str]]:
+def look(rooms: Rooms, *names: str, stay: str = "") -> None:
+    """Tell of all that is asked about whether it has to stay, until nothing more is asked."""
+    known: dict[str, Any] = {}
+    while True:
+        asked = {name: rooms.asked(f"team/{name}") for name in names}
+        if asked == known:
+            return
+        known = asked
+        for name, there in asked.items():
+            verdicts = {(node, each): each[7] in stay for node, digests in there.items() for each in digests}
+            rooms.looked(f"team/{name}", verdicts)
+
+
+def victims(rooms: Rooms, *names: str, stay: str = "") -> dict[str, list[str]]:
+    look(rooms, *names, stay=stay)
     found = {name: rooms.victims(f"team/{name}").get(NODE.name, frozenset()) for name in names}
     return {name: sorted(each[7:8] for each in digests) for name, digests in found.items() if digests}
 
@@ -194,6 +209,47 @@ def test_of_two_that_lack_room_in_one_place_the_larger_need_counts() -> None:
     assert victims(rooms, "one") == {"one": ["b"]}
 
 
+def test_nothing_goes_before_it_is_known_of_all_that_is_to_go() -> None:
+    rooms = Rooms()
+    rooms.note("team/one", holding("one", ("b", 50, 900)))
+    rooms.note("team/two", holding("two", ("c", 50, 500)))
+    rooms.note("team/llama", failing(needed=80))
+    assert rooms.looked("team/one", {(NODE.name, digest("b")): False}) == set()
+    assert rooms.victims("team/one") == {}
+    assert rooms.looked("team/two", {(NODE.name, digest("c")): False}) == {"uid-one"}
+    assert rooms.victims("team/one") == {NODE.name: {digest("b")}}
+
+
+def test_the_next_one_goes_for_one_that_a_pod_uses() -> None:
+    rooms = Rooms()
+    rooms.note("team/one", holding("one", ("a", 50, 900), ("b", 50, 500)))
+    rooms.note("team/two", holding("two", ("c", 50, 100)))
+    rooms.note("team/llama", failing(needed=80))
+    assert victims(rooms, "one", "two", stay="a") == {"one": ["b"], "two": ["c"]}
+    # It is looked on whether it still has to stay, and when it hasn't, its turn is before the others'.
+    assert rooms.asked("team/one")[NODE.name] >= {digest("a")}
+    rooms.looked("team/one", {(NODE.name, digest("a")): False})
+    assert victims(rooms, "one", "two") == {"one": ["a", "b"]}
+
+
+def test_where_all_that_may_go_is_too_little_nothing_goes_and_the_status_says_how_much_is_missing() -> None:
+    rooms = Rooms()
+    rooms.note("team/one", holding("one", ("a", 50, 900), ("b", 20, 500)))
+    waiting = failing(needed=80)
+    assert rooms.note("team/llama", waiting) == set()
+    assert (victims(rooms, "one"), rooms.asked("team/one")) == ({}, {})
+    assert "take 15 less than is lacking" in rooms.missing("team/llama")[NODE.name]
+    plan = make_plan(replace(waiting, room_missing=rooms.missing("team/llama")), NOW)
+    assert "none is removed" in plan.status.nodes[NODE.name].message
+    # One more, and it is enough; unless a pod uses it.
+    assert "team/llama" in rooms.note("team/two", holding("two", ("c", 20, 100)))
+    assert victims(rooms, "one", "two", stay="c") == {}
+    assert "take 15 less" in rooms.missing("team/llama")[NODE.name]
+    rooms.looked("team/two", {(NODE.name, digest("c")): False})
+    assert victims(rooms, "one", "two") == {"one": ["a", "b"], "two": ["c"]}
+    assert rooms.missing("team/llama") == {}
+
+
 def quota(size_bytes: int) -> Snapshot:
     """An object of the team whose candidate of 30 bytes another node has proven."""
     policy = replace(
@@ -208,6 +264,54 @@ def test_what_a_namespace_may_take_on_a_node(size_bytes: int, refused: bool) -> 
     rooms = Rooms()
     rooms.note("team/one", holding("one", ("a", 50, 100)))
     assert bool(rooms.over_quota(quota(size_bytes))) == refused
+
+
+def test_a_node_that_has_it_on_its_disk_is_warmed_again_after_a_reboot_though_the_namespace_is_over() -> None:
+    rooms = Rooms()
+    policy = replace(POLICY, storage_classes=(StorageClass("nvme", root="/data", is_default=True, namespace_quota=40),))
+    there = replace(holding("one", ("a", 50, 100)), policy=policy)
+    spec, status = there.owner.spec, there.owner.status
+    assert spec is not None
+    of_this = names.staging_digest(spec, storage.place(spec, policy))
+
+    def at(owner_status: api.Status, staged: str = of_this, node: Node = NODE) -> dict[str, str]:
+        entries = {
+            name: each.model_copy(update={"staging_digest": staged}) for name, each in owner_status.nodes.items()
+        }
+        owner = replace(there.owner, status=owner_status.model_copy(update={"nodes": entries}))
+        snapshot = replace(there, owner=owner, nodes=(node,))
+        rooms.note("team/one", snapshot)
+        return rooms.over_quota(snapshot)
+
+    blank = status.model_copy(update={"nodes": {NODE.name: api.NodeStatus(state="Waiting")}})
+    assert at(status) == {}
+    assert at(blank) == {}
+    # What another object has there still refuses what isn't there.
+    rooms.note("team/two", holding("two", ("b", 90, 100)))
+    assert at(blank) == {}
+    assert list(at(blank, node=replace(NODE, uid="another"))) == [NODE.name]
+    rooms.forget("team/one")
+    assert list(at(blank)) == [NODE.name]
+    assert list(at(status, staged="of another spec")) == [NODE.name]
+
+
+def test_the_way_back_to_what_the_node_has_is_open_though_the_namespace_is_over() -> None:
+    rooms = Rooms()
+    policy = replace(POLICY, storage_classes=(StorageClass("nvme", root="/data", is_default=True, namespace_quota=40),))
+    there = replace(holding("one", ("a", 50, 100)), policy=policy)
+    spec = there.owner.spec
+    assert spec is not None
+    former = there.owner.status.previous[0].model_copy(update={"revision": "c" * 40})
+
+    def asking(revision: str) -> dict[str, str]:
+        source = api.SourceStatus(digest=names.source_digest(spec), revision=revision, described="x")
+        status = there.owner.status.model_copy(update={"source": source, "previous": (former,)})
+        snapshot = replace(there, owner=replace(there.owner, status=status))
+        rooms.note("team/one", snapshot)
+        return rooms.over_quota(snapshot)
+
+    assert asking("c" * 40) == {}
+    assert list(asking("d" * 40)) == [NODE.name]
 
 
 def test_files_of_another_namespace_count_there_alone() -> None:
