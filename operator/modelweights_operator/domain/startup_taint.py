@@ -4,7 +4,9 @@
        |  +--none selects it, for a minute------------------> free (its labels may come a little after the node)
        +-----those that it isn't ready for got stuck there ten minutes ago, or were suspended--> free, and they say so
 
-The clock of a ModelWeights on a node begins when it first gets stuck there and runs on while it tries again.
+The clock of a ModelWeights on a node begins when it first gets stuck there and runs on while it tries again. One whose plan
+can't be carried out, as when a webhook refuses its status, says nothing: for ten minutes that holds all nodes, then it counts as halted
+since then.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,6 +21,10 @@ from modelweights_operator.domain.snapshot import Node, Owner
 
 STUCK_SECONDS: Final = 600.0
 UNSELECTED_SECONDS: Final = 60.0
+
+_FIRST_LOOK_SECONDS: Final = 2.0
+"""One that no plan told of yet is planned soon."""
+_MAX_LOOK_SECONDS: Final = 60.0
 
 _NOBODY: Final = ""
 
@@ -67,6 +73,56 @@ def selector_of(owner: Owner, plan: Plan) -> Selector:
         stuck=plan.stuck,
         halted=plan.halted,
     )
+
+
+Since = Mapping[str, datetime]
+"""Since when, by UID."""
+
+
+def since(before: Since, present: Iterable[str], now: datetime) -> dict[str, datetime]:
+    """Since when all that is there has been there.
+
+    Args:
+        before: As the last call gave it.
+        present: UIDs of what is there.
+        now: The time.
+    """
+    return {uid: before.get(uid, now) for uid in present}
+
+
+def overdue(unplanned: Since, now: datetime) -> frozenset[str]:
+    """The ModelWeights that have been without a plan of their spec for so long that they count as halted."""
+    return frozenset(uid for uid, began in unplanned.items() if (now - began).total_seconds() >= STUCK_SECONDS)
+
+
+def look_again_seconds(unplanned: Since, now: datetime) -> float | None:
+    """When to look again whether they have a plan: soon at first, then more and more seldom; None where there is none."""
+    if not unplanned:
+        return None
+    youngest = min((now - began).total_seconds() for began in unplanned.values())
+    return min(max(youngest / 4, _FIRST_LOOK_SECONDS), _MAX_LOOK_SECONDS)
+
+
+def with_halted(
+    clocks: "Clocks", halted: Iterable["Selector"], unplanned: Since, nodes: Iterable[Node], tainted: Since
+) -> "Clocks":
+    """The clocks with those of ModelWeights that count as halted since they have no plan: they began when that began.
+
+    Args:
+        clocks: As `decide` left them.
+        halted: The overdue ones.
+        unplanned: Since when they have no plan.
+        nodes: All nodes.
+        tainted: Since when nodes have the taint.
+    """
+    there = [node for node in nodes if node.uid in tainted]
+    began = {
+        (node.uid, model.uid): max(unplanned[model.uid], tainted[node.uid])
+        for model in halted
+        for node in there
+        if model.selects(node)
+    }
+    return {**began, **clocks}
 
 
 Clocks = Mapping[tuple[str, str], datetime]

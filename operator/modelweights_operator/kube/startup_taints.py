@@ -15,12 +15,10 @@ from modelweights_operator.domain import placement, startup_taint
 from modelweights_operator.domain.events import Event
 from modelweights_operator.domain.snapshot import Node
 from modelweights_operator.domain.startup_taint import Selector
-from modelweights_operator.kube import apply, paths
+from modelweights_operator.kube import apply, convert, paths
 from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
 from modelweights_operator.kube.queue import WorkQueue
 
-_UNPLANNED_SECONDS: Final = 2.0
-"""One that no plan told of yet is planned soon."""
 _ALL: Final = "startup taints"
 
 _log = logging.getLogger(__name__)
@@ -39,6 +37,9 @@ class StartupTaints:
         self._api, self._nodes, self._enabled = api, nodes, enabled
         self._models: dict[str, Selector] = {}
         self._clocks: startup_taint.Clocks = {}
+        self._unplanned: startup_taint.Since = {}
+        self._tainted: startup_taint.Since = {}
+        self._halted: dict[str, Selector] = {}
         self._queue: WorkQueue[str] = WorkQueue(self._look, concurrency=1)
 
     def note(self, model: Selector) -> None:
@@ -61,17 +62,39 @@ class StartupTaints:
         living = [item["metadata"] for item in listed.get("items") or [] if "deletionTimestamp" not in item["metadata"]]
         uids = {metadata["uid"] for metadata in living}
         self._models = {uid: model for uid, model in self._models.items() if uid in uids}
-        if any(self._generation(metadata["uid"]) != metadata.get("generation", 0) for metadata in living):
-            return _UNPLANNED_SECONDS
         now = datetime.now(UTC)
         nodes = dict(self._nodes)
-        found = startup_taint.decide(list(nodes.values()), self._models.values(), self._clocks, now)
+        tainted = [node.uid for node in nodes.values() if startup_taint.is_tainted(node)]
+        self._tainted = startup_taint.since(self._tainted, tainted, now)
+        unplanned = {each["uid"]: each for each in living if self._generation(each["uid"]) != each.get("generation", 0)}
+        self._unplanned = startup_taint.since(self._unplanned, unplanned, now)
+        again = startup_taint.look_again_seconds(self._unplanned, now)
+        overdue = startup_taint.overdue(self._unplanned, now)
+        if unplanned.keys() - overdue:
+            return again
+        halted = [model for uid in sorted(overdue) if (model := await self._halted_one(unplanned[uid])) is not None]
+        self._halted = {model.uid: model for model in halted}
+        models = [*halted, *(model for uid, model in self._models.items() if uid not in overdue)]
+        clocks = startup_taint.with_halted(self._clocks, halted, self._unplanned, nodes.values(), self._tainted)
+        found = startup_taint.decide(list(nodes.values()), models, clocks, now)
         self._clocks = found.clocks
-        for name, overdue in found.free.items():
+        for name, held_by in found.free.items():
             if await self._free(nodes[name]):
-                for model in overdue:
+                for model in held_by:
                     await self._tell(model, name, now)
-        return found.again_after_seconds
+        return min(filter(None, (found.again_after_seconds, again)), default=None)
+
+    async def _halted_one(self, metadata: Json) -> Selector | None:
+        """What is known of a ModelWeights whose plan can't be carried out: which nodes it selects. None when it is gone."""
+        known = self._halted.get(metadata["uid"])
+        if known is not None and known.generation == metadata.get("generation", 0):
+            return known
+        try:
+            owner = convert.owner(await self._api.get(paths.modelweights(metadata["namespace"], metadata["name"])))
+        except errors.NotFoundError:
+            return None
+        placement_of = owner.spec.placement if owner.spec is not None else None
+        return Selector(owner.uid, owner.namespace, owner.name, owner.generation, placement_of, halted=True)
 
     def _generation(self, uid: str) -> int:
         model = self._models.get(uid)

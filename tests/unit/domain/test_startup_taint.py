@@ -8,7 +8,17 @@ import pytest
 
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.plan import make_plan
-from modelweights_operator.domain.startup_taint import Outcome, Selector, decide, is_tainted, selector_of
+from modelweights_operator.domain.startup_taint import (
+    Outcome,
+    Selector,
+    decide,
+    is_tainted,
+    look_again_seconds,
+    overdue,
+    selector_of,
+    since,
+    with_halted,
+)
 from tests.unit.domain.samples import (
     NOW,
     ago,
@@ -98,6 +108,32 @@ def test_the_clock_of_another_node_of_the_same_name_or_of_a_ready_one_counts_for
     assert after(600, stuck, first=first, node=replace(NODE, uid="another")).free == {}
     ready = after(300, model(ready=READY), first=first)
     assert ready.clocks == {}
+
+
+def test_who_has_no_plan_for_ten_minutes_counts_as_halted_and_is_looked_at_ever_more_seldom() -> None:
+    unplanned = since({}, ["uid-llama"], NOW)
+    looks = {0: 2, 8: 2, 40: 10, 240: 60, 10**6: 60}
+    assert {age: look_again_seconds(unplanned, NOW + timedelta(seconds=age)) for age in looks} == looks
+    # A young one is looked at soon.
+    assert (
+        look_again_seconds({**unplanned, "uid-qwen": NOW + timedelta(seconds=600)}, NOW + timedelta(seconds=600)) == 2
+    )
+    assert look_again_seconds({}, NOW) is None
+    assert overdue(unplanned, NOW + timedelta(seconds=599)) == frozenset()
+    assert overdue(unplanned, NOW + timedelta(seconds=600)) == {"uid-llama"}
+    assert since(unplanned, ["uid-qwen"], NOW + timedelta(seconds=9)) == {"uid-qwen": NOW + timedelta(seconds=9)}
+
+
+def test_its_clock_began_with_that_and_not_before_the_node_did() -> None:
+    now = NOW + timedelta(seconds=600)
+    halted = model(halted=True)
+    young = make_node("node-b", taints=NODE.taints)
+    tainted = {NODE.uid: ago(5), young.uid: NOW + timedelta(seconds=500)}
+    clocks = with_halted({}, [halted], {halted.uid: NOW}, [NODE, young], tainted)
+    found = decide([NODE, young], [halted], clocks, now)
+    assert (found.free, found.again_after_seconds) == ({NODE.name: (halted,)}, 500)
+    elsewhere = model(halted=True, placement=ELSEWHERE)
+    assert with_halted({}, [elsewhere], {halted.uid: NOW}, [NODE], tainted) == {}
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute", "PreferNoSchedule"])
