@@ -106,6 +106,7 @@ def test_it_stays_while_a_pod_uses_it_and_nothing_is_staged_while_it_goes(team: 
     team.admin.create(core_path(team.namespace, "pods"), pod)
     hub(team, storage={"gracePeriodSeconds": 1})
     stage(team, "a")
+    team.wait_for("Ready", "True")
     patch = {"spec": {"source": {"huggingFace": {"revision": OTHER_COMMIT}}}}
     team.admin.patch(model_path(team.namespace, "llama"), patch)
     stage(team, "a", commit=OTHER_COMMIT, digest=OTHER_DIGEST)
