@@ -1,5 +1,6 @@
 """Fetched files that go, with the running operator: superseded ones, those of a deleted object, and what keeps a deletion waiting."""
 
+import json
 from typing import Any
 
 import pytest
@@ -126,6 +127,29 @@ def test_it_stays_while_a_pod_uses_it_and_nothing_is_staged_while_it_goes(team: 
     assert team.job_of("a") is None
     end(team, job)
     team.wait_for_job("a")
+
+
+def test_instead_of_the_oldest_one_that_a_pod_uses_the_next_one_makes_room(team: Team) -> None:
+    where = {"retention": "LeastRecentlyUsed"}
+    roll_out(team, storage=where)
+    patch = {"spec": {"source": {"huggingFace": {"revision": "c" * 40}}}}
+    team.admin.patch(model_path(team.namespace, "llama"), patch)
+    stage(team, "a", commit="c" * 40, digest=f"sha256:{'c' * 64}")
+    poll("two are superseded", lambda: len(team.model()["status"].get("previous", ())) == 2)
+    pod = {
+        "metadata": {"name": "engine", "annotations": {"modelweights.io/digest": DIGEST}},
+        "spec": {"nodeName": team.node_name("a"), "containers": [{"name": "c", "image": "x"}]},
+    }
+    team.admin.create(core_path(team.namespace, "pods"), pod)
+    source = {"repository": "org/next", "endpoint": f"https://{team.namespace}.example", "revision": COMMIT}
+    team.create_model("next", source={"huggingFace": source}, storage=where)
+    figures = {"neededBytes": 900, "diskFreeBytes": 0, "reserveBytes": 0}
+    head = {"step": "fetch", "exitCode": 40, "reason": "NoRoom", "message": "no room"}
+    team.end(team.wait_for_job("a"), json.dumps({**head, **figures}))
+    job = wait_for_cleanup(team, "a")
+    assert notes(job)[DIGESTS] == OTHER_DIGEST
+    end(team, job)
+    assert team.wait_for_job("a")["metadata"]["name"].startswith("stage-next")
 
 
 def test_a_deletion_waits_for_its_cleanup_and_removes_everything(team: Team) -> None:
