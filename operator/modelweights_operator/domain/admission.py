@@ -11,6 +11,7 @@ from typing import Final
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import canary, failures, manifests, memory, storage
 from modelweights_operator.domain.conditions import list_some
+from modelweights_operator.domain.pods import Manifest
 from modelweights_operator.domain.policies import NODE_CORDONED, QUEUED, NodeDecision
 from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
@@ -32,7 +33,7 @@ class Admission:
     """The Jobs to be made, the entries with who waits for what, for which node or host, and when to look again."""
 
     entries: dict[str, api.NodeStatus]
-    created: list[manifests.Manifest] = field(default_factory=list)
+    created: list[Manifest] = field(default_factory=list)
     waits: list[Fetch] = field(default_factory=list)
     again_after_seconds: float | None = None
 

@@ -17,7 +17,7 @@ from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import names, storage
 from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target, cleanup_job, namespace_of
 from modelweights_operator.domain.conditions import list_some
-from modelweights_operator.domain.manifests import Manifest
+from modelweights_operator.domain.pods import Manifest
 from modelweights_operator.domain.retention import World, classes, wanted
 from modelweights_operator.domain.snapshot import Owner
 from modelweights_operator.domain.usage import PodUse, users

@@ -11,8 +11,7 @@ from typing import Any, Final, Literal
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import names, storage
-from modelweights_operator.domain.manifests import LOADER_GROUP, Manifest
-from modelweights_operator.domain.placement import tolerations
+from modelweights_operator.domain.pods import TERMINATION_LOG, Manifest, container, pod_spec
 from modelweights_operator.domain.snapshot import Node, Owner, Policy, StorageClass
 
 ACTIVE_SECONDS: Final = 900
@@ -20,7 +19,6 @@ KEPT_SECONDS: Final = 86_400
 """A Job that nobody removes, as where the operator is away, goes after this; one that failed for good is tried again then."""
 
 _MARKER_MOUNT: Final = "/run/modelweights/markers"
-_TERMINATION_LOG: Final = "/dev/termination-log"
 
 
 @dataclass(frozen=True)
@@ -109,35 +107,13 @@ def _pod_spec(owner: Owner, target: Target, policy: Policy) -> Manifest:
     staging = owner.spec.staging if owner.spec else api.Staging()
     placement = owner.spec.placement if owner.spec else api.Placement()
     secrets = policy.pull_secrets if target.where.root else [each.name for each in staging.image_pull_secrets]
-    affinity = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [target.node.name]}]}
+    containers, volumes = [_container(owner, target, policy)], [_volume(target.where)]
+    common = pod_spec(target.node, placement, staging.uid, containers=containers, volumes=volumes, writes=True)
     return {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 5,
-        "affinity": {
-            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [affinity]}}
-        },
-        "tolerations": [
-            *(
-                toleration.model_dump(by_alias=True, exclude_defaults=True) | {"operator": toleration.operator}
-                for toleration in tolerations(placement)
-            ),
-            # A cordoned node, or one whose disk is full, is to be cleaned all the more.
-            {"operator": "Exists", "effect": "NoSchedule"},
-        ],
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": staging.uid,
-            "runAsGroup": staging.uid,
-            "fsGroup": LOADER_GROUP,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "supplementalGroups": [LOADER_GROUP],
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        **common,
+        # A cordoned node, or one whose disk is full, is to be cleaned all the more.
+        "tolerations": [*common["tolerations"], {"operator": "Exists", "effect": "NoSchedule"}],
         "imagePullSecrets": [{"name": name} for name in secrets],
-        "containers": [_container(owner, target, policy)],
-        "volumes": [_volume(target.where)],
     }
 
 
@@ -153,22 +129,8 @@ def _container(owner: Owner, target: Target, policy: Policy) -> Manifest:
     root, mounts = _mounts(owner, where)
     markers = ["--marker-dir", _MARKER_MOUNT, "--marker-root", where.root] if where.root else []
     home = storage.home(owner, where).path
-    words = ["clean", home, "--root", root, "--report", _TERMINATION_LOG, *markers, *what]
-    return {
-        "name": "clean",
-        "image": policy.loader_image,
-        "imagePullPolicy": policy.image_pull_policy,
-        "args": [word.replace("$", "$$") for word in words],
-        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
-        "terminationMessagePath": _TERMINATION_LOG,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": mounts,
-    }
+    words = ["clean", home, "--root", root, "--report", TERMINATION_LOG, *markers, *what]
+    return container("clean", words, mounts, policy, {"requests": {"cpu": "10m", "memory": "64Mi"}})
 
 
 def _mounts(owner: Owner, where: StorageClass) -> tuple[str, list[Mapping[str, Any]]]:

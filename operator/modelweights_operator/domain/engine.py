@@ -5,7 +5,8 @@ report of a node -> Revision.engine (the first one under a spec) -> ConfigMap
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import names, storage
-from modelweights_operator.domain.manifests import Manifest, owner_reference
+from modelweights_operator.domain.manifests import owner_reference
+from modelweights_operator.domain.pods import Manifest
 from modelweights_operator.domain.reports import Report
 from modelweights_operator.domain.snapshot import Owner
 

@@ -1,23 +1,15 @@
 """The staging Job, as a plain dictionary. Called by the planner; pure. What runs in its pod stands in `steps`.
 
-The staging pod passes Pod Security `restricted` with claims and images, and differs from it only by its volumes with a hostPath.
+What all pods have in common stands in `pods`.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from modelweights_operator.api.v1alpha1 import API_VERSION, KIND, Revision, Spec
 from modelweights_operator.domain import names, steps, storage
 from modelweights_operator.domain.memory import Bound
-from modelweights_operator.domain.placement import tolerations
+from modelweights_operator.domain.pods import Manifest, pod_spec
 from modelweights_operator.domain.snapshot import Node, Owner, Policy
-
-Manifest = dict[str, Any]
-
-LOADER_GROUP: Final = 65532
-"""The group that owns an allowed root (mode 2775), whatever user the loader runs as."""
-
-_FETCH_GROUP: Final[Manifest] = {"fsGroup": LOADER_GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
-"""Who may read Secrets, which are root's, and write into a claim; the kubelet leaves folders of the node alone."""
 
 PERMANENT_EXIT_CODES: Final = (2, 20, 30, 40)
 """The loader's exit codes after which trying again at once is in vain: usage, impossible, bad checkpoint, no room."""
@@ -178,32 +170,5 @@ def _pod_spec(spec: Spec, node: Node, containers: list[Manifest], volumes: list[
         "runtimeClassName": staging.runtime_class_name,
         "imagePullSecrets": [{"name": secret.name} for secret in staging.image_pull_secrets],
     }
-    return {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 5,
-        "affinity": {"nodeAffinity": _pinned_to(node.name)},
-        "tolerations": [
-            toleration.model_dump(by_alias=True, exclude_defaults=True) | {"operator": toleration.operator}
-            for toleration in tolerations(spec.placement)
-        ],
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": staging.uid,
-            "runAsGroup": staging.uid,
-            "supplementalGroups": [LOADER_GROUP],
-            "seccompProfile": {"type": "RuntimeDefault"},
-            **(_FETCH_GROUP if spec.is_fetched else {}),
-        },
-        **({"initContainers": containers[:-1]} if containers[:-1] else {}),
-        "containers": containers[-1:],
-        "volumes": volumes,
-        **{key: value for key, value in optional.items() if value},
-    }
-
-
-def _pinned_to(node_name: str) -> Manifest:
-    """By field and not by the hostname label, which on some clouds isn't the node's name."""
-    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node_name]}]}
-    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    common = pod_spec(node, spec.placement, staging.uid, containers=containers, volumes=volumes, writes=spec.is_fetched)
+    return {**common, **{key: value for key, value in optional.items() if value}}

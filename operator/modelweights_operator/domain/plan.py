@@ -19,7 +19,6 @@ from modelweights_operator.domain import (
     engine,
     holdings,
     leftovers,
-    manifests,
     names,
     placement,
     policies,
@@ -34,6 +33,7 @@ from modelweights_operator.domain.assessment import assess, count_holding, count
 from modelweights_operator.domain.conditions import Assessment
 from modelweights_operator.domain.events import Event, events_of
 from modelweights_operator.domain.host_folders import LocationError
+from modelweights_operator.domain.pods import Manifest
 from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.sizes import human_bytes
 from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
@@ -63,10 +63,10 @@ class Plan:
 
     status: api.Status
     delete_jobs: tuple[str, ...] = ()
-    create_jobs: tuple[manifests.Manifest, ...] = ()
+    create_jobs: tuple[Manifest, ...] = ()
     record_results: Mapping[str, str] = field(default_factory=dict)
     label_nodes: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
-    config_map: manifests.Manifest | None = None
+    config_map: Manifest | None = None
     finished_jobs: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
     waits: tuple[Fetch, ...] = ()
@@ -294,7 +294,7 @@ def _config_map(
     spec: api.Spec,
     published: api.Revision | None,
     entries: Mapping[str, api.NodeStatus],
-) -> manifests.Manifest | None:
+) -> Manifest | None:
     """Written once the present spec's settings were proven on a node; never taken back."""
     proven = published is not None and any(
         (entry.state == "Ready" or entry.reason == policies.RESIDENCY_LOST)

@@ -21,6 +21,7 @@ from typing import Any, Final
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import failures, manifests, memory, names, policies, reports, retry, steps
 from modelweights_operator.domain.clock import parse_time, rfc3339
+from modelweights_operator.domain.pods import Manifest
 from modelweights_operator.domain.policies import NodeDecision
 from modelweights_operator.domain.snapshot import Node, Snapshot, StagingJob
 
@@ -123,7 +124,7 @@ def follow(
 
 def begin(
     snapshot: Snapshot, spec: api.Spec, refreshes: Refreshes, entries: Mapping[str, api.NodeStatus], created: int
-) -> list[manifests.Manifest]:
+) -> list[Manifest]:
     """Make the Jobs for which there is a place: stagings come first, then who was measured longest ago.
 
     Args:

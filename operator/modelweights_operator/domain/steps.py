@@ -6,15 +6,14 @@ Secrets, proxies and certificates are those of `resolve` and `fetch` alone, the 
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from modelweights_operator.api.v1alpha1 import Revision, Spec
 from modelweights_operator.domain import storage
 from modelweights_operator.domain.memory import Bound
+from modelweights_operator.domain.pods import TERMINATION_LOG, Manifest, container
 from modelweights_operator.domain.snapshot import FetchSettings, Node, Policy
 from modelweights_operator.domain.storage import ModelLocation
-
-Manifest = dict[str, Any]
 
 RESOLVE: Final = "resolve"
 FETCH: Final = "fetch"
@@ -30,7 +29,6 @@ _PREPARED_MOUNT: Final = "/run/modelweights/prepared"
 _RESULTS_MOUNT: Final = "/run/modelweights/results"
 _SECRETS_MOUNT: Final = "/run/modelweights/secrets"
 """Below it by the Secret's name and key, so that the loader's messages name them."""
-_TERMINATION_LOG: Final = "/dev/termination-log"
 _TMP: Final = "/tmp"  # noqa: S108 - the pod's own emptyDir
 _SMALL_TMP: Final = "64Mi"
 _FETCH_TMP: Final = "1Gi"
@@ -292,24 +290,11 @@ def _container(staging: Staging, step: str, arguments: list[str]) -> Manifest:
     location, policy, resources = staging.location, staging.policy, staging.spec.staging.resources
     # The kubelet follows a link that stays in the volume, and that of a class' root holds the parts of all namespaces.
     part = ["--part", location.sub_path] if location.marked and location.sub_path and step != RESOLVE else []
-    own = ["--root", location.root, *part, "--report", _TERMINATION_LOG, "--results", _RESULTS_MOUNT]
+    own = ["--root", location.root, *part, "--report", TERMINATION_LOG, "--results", _RESULTS_MOUNT]
+    given = {"requests": dict(resources.requests), "limits": dict(resources.limits)}
     return {
-        "name": step,
-        "image": policy.loader_image,
-        "imagePullPolicy": policy.image_pull_policy,
-        # The kubelet expands $(NAME) and takes $$ for $: a folder may be named like that.
-        "args": [word.replace("$", "$$") for word in (step, location.path, *own, *arguments)],
+        **container(step, (step, location.path, *own, *arguments), _mounts(staging, step), policy, given),
         "env": [{"name": name, "value": value} for name, value in _environment(staging, step).items()],
-        "resources": {"requests": dict(resources.requests), "limits": dict(resources.limits)},
-        "terminationMessagePath": _TERMINATION_LOG,
-        # A step that dies without a report (a crash of the interpreter) leaves at least the end of its log.
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": _mounts(staging, step),
     }
 
 

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from modelweights_operator import errors
 from modelweights_operator.api import v1alpha1 as model
-from modelweights_operator.domain import manifests, names
+from modelweights_operator.domain import names
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.events import Event
 from modelweights_operator.domain.plan import Plan
+from modelweights_operator.domain.pods import Manifest
 from modelweights_operator.domain.snapshot import Owner, Snapshot
 from modelweights_operator.kube import paths
 from modelweights_operator.kube.client import STRATEGIC_PATCH, Api, Json
@@ -145,7 +146,7 @@ async def post_event(api: Api, involved: Json, event: Event, now: datetime) -> N
         _log.info("event %s on %s/%s not posted: %s", event.reason, namespace, involved["name"], error)
 
 
-async def _why_taken(api: Api, owner: Owner, manifest: manifests.Manifest, error: errors.ConflictError) -> str:
+async def _why_taken(api: Api, owner: Owner, manifest: Manifest, error: errors.ConflictError) -> str:
     """What is to be said of a Job that couldn't be made for a conflict; "" when it is there as it should be."""
     metadata = manifest["metadata"]
     found = (await api.get(paths.jobs(owner.namespace), fieldSelector=f"metadata.name={metadata['name']}")).get("items")
@@ -166,7 +167,7 @@ async def _record(api: Api, namespace: str, job: str, text: str) -> None:
         await api.patch(f"{paths.jobs(namespace)}/{job}", patch)
 
 
-async def _write_config_map(api: Api, snapshot: Snapshot, manifest: manifests.Manifest) -> None:
+async def _write_config_map(api: Api, snapshot: Snapshot, manifest: Manifest) -> None:
     owner, existing = snapshot.owner, snapshot.config_map
     if existing is None:
         with contextlib.suppress(errors.ConflictError):

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from modelweights_operator import errors
 from modelweights_operator.domain import names, reports
 from modelweights_operator.domain.cleanup_jobs import CleanupJob
-from modelweights_operator.domain.manifests import Manifest
+from modelweights_operator.domain.pods import Manifest
 from modelweights_operator.domain.snapshot import Owner, StagingPod
 from modelweights_operator.domain.usage import PodUse
 from modelweights_operator.kube import convert, paths
