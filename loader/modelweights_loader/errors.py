@@ -130,4 +130,7 @@ def error_from_os(error: OSError, path: str, doing: str) -> LoaderError:
     # A file in the place of a folder, a loop of links, a name that is too long: no repetition mends these.
     if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}:
         return WillNotWorkError(f"{said}; check the path and what is mounted", reason="NotFound")
+    # Also when a server of files says that it has another one there by now.
+    if error.errno == errno.ESTALE:
+        return TryAgainError(f"{said}; stop what writes there, then try again", reason="FileChanged")
     return TryAgainError(f"{said}; check the storage, then try again", reason="ReadFailed")

@@ -35,6 +35,21 @@ def resolve(path: str) -> str:
         raise TryAgainError(message, reason="FileChanged") from error
 
 
+def open_given(path: str) -> int:
+    """Opens a file for reading wherever its path leads, as for a caller who names one.
+
+    Args:
+        path: Of the file.
+
+    Returns:
+        A descriptor.
+
+    Raises:
+        OSError: It can't be opened.
+    """
+    return os.open(path, _FILE)
+
+
 def open_found(real_path: str, *, is_folder: bool = False) -> int:
     """Opens a file or folder for reading.
 

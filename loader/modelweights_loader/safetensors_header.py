@@ -20,7 +20,7 @@ from modelweights_loader.errors import BadCheckpointError, WillNotWorkError, err
 from modelweights_loader.holes import find_hole
 from modelweights_loader.json_walk import MAX_PIECE_BYTES, PLAIN, SPACE, Cursor, check_utf8, refuse
 from modelweights_loader.lookalikes import name_lookalike
-from modelweights_loader.opening import open_found
+from modelweights_loader.opening import open_found, open_given
 
 MAX_HEADER_BYTES = 100_000_000
 # A bound on memory: each takes up to some 350 bytes of it.
@@ -89,12 +89,13 @@ class Header(NamedTuple):
     size_bytes: int
 
 
-def read_header(path: str, display: str | None = None) -> Header:
+def read_header(path: str, display: str | None = None, *, is_found: bool = False) -> Header:
     """Reads and checks the header of one shard.
 
     Args:
-        path: The file, after all links.
+        path: The file.
         display: How messages call the file; the path by default.
+        is_found: The path was found by `opening.resolve`: a file to which another way leads by now is refused.
 
     Returns:
         The header, every tensor's bytes accounted for.
@@ -102,11 +103,11 @@ def read_header(path: str, display: str | None = None) -> Header:
     Raises:
         BadCheckpointError: The file is no valid safetensors file; says which rule it breaks.
         WillNotWorkError: The file is missing, forbidden or not a regular file.
-        TryAgainError: The storage failed.
+        TryAgainError: The storage failed, or another file is there by now.
     """
     shown = display or path
     try:
-        descriptor = open_found(path)
+        descriptor = open_found(path) if is_found else open_given(path)
     except OSError as error:
         raise error_from_os(error, shown, "open") from error
     try:

@@ -88,7 +88,7 @@ class _Reading:
         except IndexError:
             return False
         try:
-            self.headers[number] = read_header(shard.real_path, f"{self._checkpoint.path}/{shard.path}")
+            self.headers[number] = read_header(shard.real_path, f"{self._checkpoint.path}/{shard.path}", is_found=True)
         except Exception as error:  # noqa: BLE001 - carried over to the thread that asked
             self.errors[number] = error
         return not self.errors

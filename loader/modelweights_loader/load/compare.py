@@ -39,7 +39,7 @@ class BitComparer:
         self._files = list(files)
         self._places = {
             name: (index, header.data_offset + tensor.begin)
-            for index, header in enumerate(read_header(path) for path in self._files)
+            for index, header in enumerate(read_header(path, is_found=True) for path in self._files)
             for name, tensor in header.tensors.items()
         }
         self._current = -1

@@ -41,7 +41,7 @@ class Intake:
         if request.pace_bytes and request.world_size > 1 and load_format == FASTSAFETENSORS:
             # Each rank reads every nth file and gets the rest from the others.
             own = request.files[request.rank :: request.world_size]
-            self._own = {name for path in own for name in read_header(path).tensors}
+            self._own = {name for path in own for name in read_header(path, is_found=True).tensors}
         self._own_bytes = 0
         self._said_bytes = 0
 

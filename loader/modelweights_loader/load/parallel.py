@@ -35,7 +35,7 @@ def choose_batch_bytes(request: LoadRequest, support: Support, *, nogds: bool) -
         return 0
     if request.max_batch_bytes is not None:
         return request.max_batch_bytes
-    headers = (read_header(path) for path in request.files)
+    headers = (read_header(path, is_found=True) for path in request.files)
     return max(MIN_BATCH_BYTES, *(find_largest_bytes(header) for header in headers))
 
 

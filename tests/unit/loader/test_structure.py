@@ -56,10 +56,10 @@ def test_each_kind_of_corruption_is_named(split: Path, tmp_path: Path, kind: str
 def test_threads_read_where_storage_makes_wait_and_only_there(split: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used = set()
 
-    def read_slowly(path: str, shown: str) -> Header:
+    def read_slowly(path: str, shown: str, *, is_found: bool) -> Header:
         used.add(threading.get_ident())
         time.sleep(latency_seconds)
-        return read_header(path, shown)
+        return read_header(path, shown, is_found=is_found)
 
     monkeypatch.setattr(structure, "read_header", read_slowly)
     for latency_seconds, least, most in ((0.0, 1, 1), (0.1, 6, 12)):
