@@ -163,13 +163,14 @@ class Cluster(WorldMachine):
 
     @invariant()
     def neither_gate_nor_label_leads_to_who_lost_its_pages_until_it_is_proven_warm(self) -> None:
-        """From the loss on, whatever happens in between, until the node is ready or booted anew."""
+        """From the loss on, whatever happens in between, until the node is ready or booted anew, or nothing has to be warm."""
         entries = self.world.status.nodes
         self.cold = {name: was for name, was in self.cold.items() if name in entries and entries[name].state != "Ready"}
         for name, entry in entries.items():
             if entry.reason == policies.RESIDENCY_LOST:
                 self.cold[name] = (entry.manifest_digest, entry.boot_id)
         if self.world.spec.prefetch.policy != "Required":
+            self.cold.clear()
             return
         owner = make_owner(self.world.spec, self.world.status)
         for label_nodes in (True, False):
