@@ -68,7 +68,7 @@ class Cleaner:
         Returns:
             The snapshot with what the planner is to know of it, and the plan, for `finish`.
         """
-        key = f"{snapshot.owner.namespace}/{snapshot.owner.name}"
+        key = snapshot.owner.full_name
         world = self._world(snapshot, requires, rooms.asked(key))
         plan = await self._plan(world, now, rooms)
         snapshot = replace(snapshot, room_missing=rooms.missing(key))
@@ -134,7 +134,8 @@ class Cleaner:
             jobs=tuple(jobs),
             policy=self._policy,
             may_hold=self._may_hold,
-            asked=any(retention.asks_for_revision(text, namespace, owner) for text, namespace in requires),
+            asked=retention.has_former(owner)
+            and any(retention.asks_for_revision(text, namespace, owner) for text, namespace in requires),
             victims=victims,
             refusals=self._refusals.get(owner.uid, {}),
         )
@@ -145,7 +146,7 @@ class Cleaner:
         usage = await self._usage(world, asking)
         again = [later]
         if rooms is not None and world.victims:
-            key = f"{world.owner.namespace}/{world.owner.name}"
+            key = world.owner.full_name
             for uid in rooms.looked(key, cleanup.has_to_stay(world, asking, usage)):
                 self._wake(uid)
             world = replace(world, victims=rooms.victims(key))
@@ -191,9 +192,9 @@ class Cleaner:
         for notice in plan.notices:
             if notice.message not in told:
                 told.add(notice.message)
-                _log.info("%s/%s: %s: %s", owner.namespace, owner.name, notice.reason, notice.message)
+                _log.info("%s: %s: %s", owner.full_name, notice.reason, notice.message)
                 event = Event(notice.kind, notice.reason, notice.message)
-                await apply.post_event(self._api, apply.reference(owner), event, now)
+                await apply.post_event(self._api, apply.reference(owner.namespace, owner.name, owner.uid), event, now)
 
 
 def _job_item(body: Json) -> Item[CleanupJob] | None:

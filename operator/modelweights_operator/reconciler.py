@@ -234,13 +234,17 @@ class Reconciler:
             # In the foreground: whatever were made for it now, the garbage collector would have to remove again.
             self._wake_gates(key)
             return await self._cleaner.delete(snapshot, partial(self._take_labels, snapshot.owner.uid), now)
-        snapshot = replace(snapshot, resident=self._residents.beside("/".join(key), self._nodes))
-        snapshot = replace(snapshot, jobs=self._progress.add(snapshot.jobs, now))
+        name = snapshot.owner.full_name
+        snapshot = replace(
+            snapshot,
+            resident=self._residents.beside(name, self._nodes),
+            jobs=self._progress.add(snapshot.jobs, now),
+        )
         self._stuck[key] = {f"{key[0]}/{job.name}" for job in snapshot.jobs if failures.is_stuck(job)}
         requires = [(pod.require, pod.namespace) for pod in self._gated.values()]
-        for other in self._rooms.note("/".join(key), snapshot):
+        for other in self._rooms.note(name, snapshot):
             self._models.wake(_key_of(other))
-        made = self._rooms.made_room("/".join(key), now)
+        made = self._rooms.made_room(name, now)
         snapshot = replace(snapshot, over_quota=self._rooms.over_quota(snapshot), room_made=made)
         snapshot, cleanup = await self._cleaner.prepare(snapshot, requires=requires, rooms=self._rooms, now=now)
         snapshot, plan, refusals = await self._plan_jobs(snapshot, now)
@@ -258,7 +262,7 @@ class Reconciler:
 
         The caps over all objects are looked at and taken by one at a time, or two would both see the last place free.
         """
-        plan, name = make_plan(snapshot, now), f"{snapshot.owner.namespace}/{snapshot.owner.name}"
+        plan, name = make_plan(snapshot, now), snapshot.owner.full_name
         fetches = snapshot.owner.spec is not None and snapshot.owner.spec.is_fetched
         async with self._admission if plan.create_jobs and fetches else contextlib.nullcontext():
             if plan.create_jobs and fetches:

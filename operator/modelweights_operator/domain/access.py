@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from modelweights_operator.api.v1alpha1 import Access, LabelSelector, LabelSelectorRequirement
+from modelweights_operator.api.v1alpha1 import Access, LabelSelector
+from modelweights_operator.domain.placement import matches
 
 
 @dataclass(frozen=True)
@@ -27,18 +28,5 @@ def allows(access: Access, namespace: NamespaceLabels | None) -> bool:
 
 def _matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
-        _holds(requirement, labels) for requirement in selector.match_expressions
+        matches(requirement, labels.get(requirement.key)) for requirement in selector.match_expressions
     )
-
-
-def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value is not None and value in requirement.values
-        case "NotIn":
-            return value is None or value not in requirement.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None

@@ -148,7 +148,7 @@ class _Caps:
         self._settings = snapshot.policy.fetch
         self._fetches = spec.is_fetched
         self._host = storage.source_host(spec, snapshot.policy) if self._fetches else ""
-        self._owner = f"{snapshot.owner.namespace}/{snapshot.owner.name}"
+        self._owner = snapshot.owner.full_name
         self._fetching = list(snapshot.fetching)
         self._ahead = snapshot.ahead
 

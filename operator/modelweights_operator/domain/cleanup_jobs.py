@@ -79,7 +79,7 @@ def cleanup_job(owner: Owner, target: Target, *, attempt: int, policy: Policy) -
             "namespace": namespace_of(owner, where, policy),
             "labels": labels,
             "annotations": {
-                names.CLEANUP_OWNER_ANNOTATION: f"{owner.namespace}/{owner.name}",
+                names.CLEANUP_OWNER_ANNOTATION: owner.full_name,
                 names.NODE_ANNOTATION: node.name,
                 names.NODE_UID_ANNOTATION: node.uid,
                 names.CLEANUP_CLASS_ANNOTATION: where.name,

@@ -55,6 +55,11 @@ def is_below(path: str, folder: str) -> bool:
     return path.startswith(folder.rstrip("/") + "/")
 
 
+def holds(folder: str, path: str) -> bool:
+    """Whether a path, written out, is a folder or lies in it."""
+    return path == folder.rstrip("/") or is_below(path, folder)
+
+
 def find(namespace: str, path: str, policy: Policy) -> HostFolder:
     """Find out where a source lies.
 
@@ -78,7 +83,7 @@ def find(namespace: str, path: str, policy: Policy) -> HostFolder:
     mount = root
     for each in policy.storage_classes:
         shared = each.shared_root
-        if not shared or not (path == shared or is_below(path, shared) or is_below(shared, path)):
+        if not shared or not (holds(shared, path) or is_below(shared, path)):
             continue
         own = posixpath.join(shared, namespace)
         if not is_below(path, own):

@@ -5,10 +5,11 @@ selected node is always admitted there.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from modelweights_operator.api.v1alpha1 import (
+    LabelSelectorRequirement,
     NodeSelectorRequirement,
     NodeSelectorTerm,
     Placement,
@@ -95,10 +96,11 @@ def _term_matches(term: NodeSelectorTerm, node: Node) -> bool:
 
 
 def _all_match(requirements: Iterable[NodeSelectorRequirement], get: "_Getter") -> bool:
-    return all(_matches(requirement, get(requirement.key)) for requirement in requirements)
+    return all(matches(requirement, get(requirement.key)) for requirement in requirements)
 
 
-def _matches(requirement: NodeSelectorRequirement, actual: str | None) -> bool:
+def matches(requirement: NodeSelectorRequirement | LabelSelectorRequirement, actual: str | None) -> bool:
+    """Whether a label, None where there is none, is as a requirement has it: a node's as the scheduler sees it, or another object's."""
     match requirement.operator:
         case "In":
             return actual is not None and actual in requirement.values
@@ -109,16 +111,16 @@ def _matches(requirement: NodeSelectorRequirement, actual: str | None) -> bool:
         case "DoesNotExist":
             return actual is None
         case "Gt" | "Lt":
-            return _compares(requirement, actual)
+            return _compares(requirement.operator, requirement.values, actual)
 
 
-def _compares(requirement: NodeSelectorRequirement, actual: str | None) -> bool:
+def _compares(operator: str, values: Sequence[str], actual: str | None) -> bool:
     """Integers as the scheduler compares them; anything else doesn't match."""
     try:
-        number, bound = int(actual or ""), int(requirement.values[0])
+        number, bound = int(actual or ""), int(values[0])
     except (ValueError, IndexError):
         return False
-    return number > bound if requirement.operator == "Gt" else number < bound
+    return number > bound if operator == "Gt" else number < bound
 
 
 class _Getter(Protocol):

@@ -85,8 +85,10 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     spec = snapshot.owner.spec
     assert spec is not None  # noqa: S101 - a missing spec is a problem, answered above
     resolved = resolution.resolve(spec, snapshot.owner.status, snapshot.jobs)
-    digest = _staging_digest(snapshot, spec)
-    refreshes = refresh.follow(snapshot, spec, _decisions(snapshot, spec, targets, resolved, now), digest, now)
+    digest = names.staging_digest(spec, storage.place(spec, snapshot.policy))
+    retried = retry.heed(snapshot.owner.retry, snapshot.owner.status, now)
+    staged = _decisions(snapshot, spec, targets, resolved, digest, retried.heeded_at, now)
+    refreshes = refresh.follow(snapshot, spec, staged, digest, retried.heeded_at, now)
     decisions = refreshes.decisions
     entries = {name: decision.entry for name, decision in decisions.items()}
     wanted = revisions.wanted_digest(snapshot.owner.status.published, entries.values())
@@ -112,13 +114,14 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
         holding=count_holding(holding, published),
         former=snapshot.owner.status.summary.counted,
     )
-    facts = assess(snapshot, spec, decisions, entries, published, holding, canary.explain(trial, entries))
+    stopped = canary.explain(trial, entries)
+    facts = assess(snapshot, spec, decisions, entries, published, holding, stopped)
     facts = replace(facts, min_available=_least(snapshot, counted or 0))
     status = _status(snapshot, facts, known, entries, now, counted=counted).model_copy(
         update={
             "source": resolved.source,
             "proven_staging": trial.proven,
-            **retry.heed(snapshot.owner.retry, snapshot.owner.status, now).noted,
+            **retried.noted,
         }
     )
     plan = Plan(
@@ -134,7 +137,7 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
         finished_jobs=tuple(name for decision in decisions.values() for name in decision.finished_jobs),
         waits=tuple(admitted.waits),
         again_after_seconds=_again(decisions, admitted.again_after_seconds),
-        stuck=_stuck(decisions, entries, canary.explain(trial, entries)),
+        stuck=_stuck(decisions, entries, stopped),
         halted=spec.suspend,
     )
     return replace(plan, events=events_of(snapshot, status))
@@ -203,13 +206,13 @@ def _decisions(
     spec: api.Spec,
     targets: tuple[Node, ...],
     resolved: Resolution,
+    digest: str,
+    retry_at: datetime | None,
     now: datetime,
 ) -> dict[str, policies.NodeDecision]:
-    digest = _staging_digest(snapshot, spec)
     foreign = frozenset(job.name for job in snapshot.jobs if not resolved.matches(job))
     in_place = "" if spec.is_fetched else _path(snapshot, spec, "", resolved)
     places = holdings.places(snapshot.owner.status, in_place)
-    retry_at = retry.heed(snapshot.owner.retry, snapshot.owner.status, now).heeded_at
     return {
         node.name: policies.decide(
             policies.NodeContext(
@@ -232,10 +235,6 @@ def _decisions(
         )
         for node in targets
     }
-
-
-def _staging_digest(snapshot: Snapshot, spec: api.Spec) -> str:
-    return names.staging_digest(spec, storage.place(spec, snapshot.policy))
 
 
 def _jobs_to_delete(snapshot: Snapshot, decisions: Mapping[str, policies.NodeDecision]) -> tuple[str, ...]:
@@ -297,9 +296,7 @@ def _config_map(
 ) -> Manifest | None:
     """Written once the present spec's settings were proven on a node; never taken back."""
     proven = published is not None and any(
-        (entry.state == "Ready" or entry.reason == policies.RESIDENCY_LOST)
-        and entry.manifest_digest == published.manifest_digest
-        for entry in entries.values()
+        policies.is_staged(entry) and entry.manifest_digest == published.manifest_digest for entry in entries.values()
     )
     existing = snapshot.config_map
     if published is None or not proven or (existing is not None and not existing.ours):

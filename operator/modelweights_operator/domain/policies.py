@@ -90,9 +90,14 @@ def holds(entry: NodeStatus | None, node: Node) -> bool:
     return entry is not None and bool(entry.manifest_digest) and entry.boot_id == node.boot_id
 
 
+def is_staged(entry: NodeStatus) -> bool:
+    """Whether it was staged as the spec asks and is what most nodes have, be it that its pages were lost since."""
+    return entry.state == "Ready" or entry.reason == RESIDENCY_LOST
+
+
 def has_proof(entry: NodeStatus) -> bool:
     """Whether the entry tells of a proven checkpoint, be it another one than most nodes'."""
-    return entry.state == "Ready" or entry.reason in (DIGEST_MISMATCH, RESIDENCY_LOST)
+    return is_staged(entry) or entry.reason == DIGEST_MISMATCH
 
 
 def is_proven(entry: NodeStatus | None, node: Node, staging_digest: str) -> bool:

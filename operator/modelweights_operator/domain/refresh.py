@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import failures, manifests, memory, names, policies, reports, retry, steps
+from modelweights_operator.domain import failures, manifests, memory, names, policies, reports, steps
 from modelweights_operator.domain.clock import parse_time, rfc3339
 from modelweights_operator.domain.pods import Manifest
 from modelweights_operator.domain.policies import NodeDecision
@@ -51,9 +51,7 @@ class _Found:
     @property
     def is_warm_once(self) -> bool:
         """Whether the node was staged, as the spec now asks, to be kept warm."""
-        return policies.is_proven(self.entry, self.node, self.staging_digest) and (
-            self.entry.state == "Ready" or self.entry.reason == policies.RESIDENCY_LOST
-        )
+        return policies.is_proven(self.entry, self.node, self.staging_digest) and policies.is_staged(self.entry)
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,12 @@ class Refreshes:
 
 
 def follow(
-    snapshot: Snapshot, spec: api.Spec, decisions: Mapping[str, NodeDecision], staging_digest: str, now: datetime
+    snapshot: Snapshot,
+    spec: api.Spec,
+    decisions: Mapping[str, NodeDecision],
+    staging_digest: str,
+    retry_at: datetime | None,
+    now: datetime,
 ) -> Refreshes:
     """Take in what refreshes found, and see which nodes are due.
 
@@ -96,11 +99,11 @@ def follow(
         spec: Its spec.
         decisions: Of each selected node, by the rules of staging.
         staging_digest: Of what is staged and how.
+        retry_at: What failed until then waits no longer.
         now: The time.
     """
     nodes = {node.name: node for node in snapshot.nodes}
     merged, due, refused = dict(decisions), {}, 0
-    retry_at = retry.heed(snapshot.owner.retry, snapshot.owner.status, now).heeded_at
     for name, decision in decisions.items():
         found = _Found(
             node=nodes[name],
@@ -140,7 +143,7 @@ def begin(
     # One that was refused keeps its place among refreshes: no more nodes than the cap knock at a time.
     free = max(0, spec.placement.max_concurrent_nodes - running - created - refreshes.refused)
     # One that turned out to hold other files than the rest isn't refreshed.
-    due = {name: follows for name, follows in refreshes.due.items() if _is_kept_warm(entries[name])}
+    due = {name: follows for name, follows in refreshes.due.items() if policies.is_staged(entries[name])}
     chosen = sorted(due, key=lambda name: (due[name], name))[:free]
     status = snapshot.owner.status
     known = {revision.manifest_digest: revision for revision in (status.candidate, status.published) if revision}
@@ -157,10 +160,6 @@ def begin(
         )
         for name in chosen
     ]
-
-
-def _is_kept_warm(entry: api.NodeStatus) -> bool:
-    return entry.state == "Ready" or entry.reason == policies.RESIDENCY_LOST
 
 
 def _merge(decision: NodeDecision, answer: _Answer) -> NodeDecision:

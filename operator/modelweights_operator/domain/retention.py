@@ -12,7 +12,6 @@ from modelweights_operator.api.sources import Storage
 from modelweights_operator.domain import leftovers, names, storage
 from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target
 from modelweights_operator.domain.clock import parse_time
-from modelweights_operator.domain.host_folders import LocationError
 from modelweights_operator.domain.snapshot import Node, Owner, Policy, Snapshot, StagingJob, StorageClass
 
 
@@ -90,12 +89,9 @@ def _of_deletion(world: World) -> tuple[Target, ...]:
 def classes(owner: Owner, policy: Policy) -> list[StorageClass]:
     """The classes in which it has, or had, files."""
     found: dict[str, StorageClass] = {}
-    if owner.spec is not None and owner.spec.is_fetched:
-        try:
-            where = storage.find_class(owner.spec, policy)
-            found[where.name] = where
-        except LocationError:
-            pass
+    present = storage.class_of_spec(owner.spec, policy)
+    if present is not None:
+        found[present.name] = present
     status = owner.status
     for revision in (status.published, status.candidate, *status.previous):
         if revision is not None:
@@ -113,12 +109,7 @@ def class_on(owner: Owner, entry: api.NodeStatus, digest: str, policy: Policy) -
     for revision in (owner.status.published, owner.status.candidate, *owner.status.previous):
         if revision is not None and revision.manifest_digest == digest and digest not in entry.leftovers:
             return storage.class_of(owner, revision.path, digest, policy)
-    if owner.spec is None or not owner.spec.is_fetched:
-        return None
-    try:
-        return storage.find_class(owner.spec, policy)
-    except LocationError:
-        return None
+    return storage.class_of_spec(owner.spec, policy)
 
 
 def _seconds_until_due(world: World, entry: api.NodeStatus, node: str, digest: str, now: datetime) -> float | None:
@@ -186,6 +177,11 @@ def staying(snapshot: Snapshot, holding: Mapping[str, tuple[str, ...]]) -> dict[
         name: tuple(digest for digest in digests if digest not in snapshot.leaving.get(name, ()))
         for name, digests in holding.items()
     }
+
+
+def has_former(owner: Owner) -> bool:
+    """Whether it has anything that a pod might ask for by its revision and that might go."""
+    return bool(owner.status.previous) or any(entry.leftovers for entry in owner.status.nodes.values())
 
 
 def asks_for_revision(require: str, namespace: str, owner: Owner) -> bool:

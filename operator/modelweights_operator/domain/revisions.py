@@ -62,7 +62,7 @@ def compare(entry: api.NodeStatus, wanted: str, now: datetime) -> api.NodeStatus
     if not policies.has_proof(entry):
         return entry
     if entry.manifest_digest == wanted:
-        if entry.state == "Ready" or entry.reason == policies.RESIDENCY_LOST:
+        if policies.is_staged(entry):
             return entry
         update: dict[str, Any] = {"state": "Ready", "reason": policies.STAGED, "message": "", "attempts": 0}
         if entry.cold_digest == wanted:

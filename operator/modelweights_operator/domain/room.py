@@ -8,7 +8,6 @@ all after its first round. What may go and what pods use, the cleaner finds out 
                         +----one has to stay-------+--too little may go--> none goes, and the staging's status says so
 """
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,10 +15,9 @@ from typing import Any, Final
 
 from modelweights_operator.api.sources import Storage
 from modelweights_operator.domain import failures, reports, retention, storage
-from modelweights_operator.domain.host_folders import LocationError
 from modelweights_operator.domain.on_disk import OnDisk
 from modelweights_operator.domain.sizes import human_bytes
-from modelweights_operator.domain.snapshot import Snapshot, StagingJob, StorageClass
+from modelweights_operator.domain.snapshot import Snapshot, StagingJob
 
 _LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
 
@@ -229,11 +227,11 @@ class Rooms:
         What is to be staged counts with its size as soon as a node has proven it; before that, with nothing. A node that has it on
         its disk, and has to warm it only, is never refused.
         """
-        where = _class_of(snapshot)
+        where = storage.class_of_spec(snapshot.owner.spec, snapshot.policy)
         if where is None or not where.namespace_quota:
             return {}
         quota = where.namespace_quota
-        owner = f"{snapshot.owner.namespace}/{snapshot.owner.name}"
+        owner = snapshot.owner.full_name
         candidate = snapshot.owner.status.candidate or snapshot.owner.status.published
         found = {}
         for node in snapshot.nodes:
@@ -324,18 +322,8 @@ def _held(snapshot: Snapshot) -> Iterable[Held]:
             yield Held(node, where.name, digest, size_bytes, since)
 
 
-def _class_of(snapshot: Snapshot) -> StorageClass | None:
-    """The storage class that the object fetches into; None where it fetches nothing, or names none that there is."""
-    spec = snapshot.owner.spec
-    if spec is None or not spec.is_fetched:
-        return None
-    with contextlib.suppress(LocationError):
-        return storage.find_class(spec, snapshot.policy)
-    return None
-
-
 def _needs(snapshot: Snapshot) -> dict[Place, Need]:
-    where = _class_of(snapshot)
+    where = storage.class_of_spec(snapshot.owner.spec, snapshot.policy)
     if where is None:
         return {}
     lacks = [(job, _lacking(job)) for job in snapshot.jobs if job.state == "Failed" and not job.deleting]

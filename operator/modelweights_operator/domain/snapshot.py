@@ -143,6 +143,11 @@ class Owner:
     deleted_at: datetime | None = None
     """When its deletion was asked for."""
 
+    @property
+    def full_name(self) -> str:
+        """Namespace and name, as people write it."""
+        return f"{self.namespace}/{self.name}"
+
 
 @dataclass(frozen=True)
 class StorageClass:

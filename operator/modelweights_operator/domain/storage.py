@@ -5,6 +5,7 @@ fetched, class with a root       <root>/<namespace>/<name>/<digest>   home is wi
 fetched, class with a claim      <claim>/<name>/<digest>              likewise
 """
 
+import contextlib
 import posixpath
 from dataclasses import dataclass, replace
 from typing import Final
@@ -68,6 +69,13 @@ def find_class(spec: Spec, policy: Policy) -> StorageClass:
         f"{what} the administrator's storage classes ({known}): name one of them, or let the administrator add it to the "
         "chart's value storage.classes",
     )
+
+
+def class_of_spec(spec: Spec | None, policy: Policy) -> StorageClass | None:
+    """The storage class that a spec fetches into; None where it fetches nothing, or names none that there is."""
+    with contextlib.suppress(LocationError):
+        return find_class(spec, policy) if spec is not None and spec.is_fetched else None
+    return None
 
 
 def place(spec: Spec, policy: Policy) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from modelweights_operator.domain import storage
+from modelweights_operator.domain.host_folders import holds
 from modelweights_operator.domain.snapshot import Owner, StorageClass
 
 
@@ -69,10 +70,6 @@ def _mounts(pod: PodUse, owner: Owner, where: StorageClass, digest: str) -> bool
         return pod.namespace == owner.namespace and where.claim in pod.claims
     folder = posixpath.join(storage.home(owner, where).path, digest.removeprefix("sha256:")).rstrip("/")
     return any(
-        _holds(where.root, path) and (_holds(folder, path) or _holds(path, folder))
+        holds(where.root, path) and (holds(folder, path) or holds(path, folder))
         for path in map(posixpath.normpath, pod.host_paths)
     )
-
-
-def _holds(folder: str, path: str) -> bool:
-    return f"{path}/".startswith(f"{folder.rstrip('/')}/")

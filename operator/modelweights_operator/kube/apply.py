@@ -101,7 +101,7 @@ async def apply(api: Api, snapshot: Snapshot, plan: Plan, now: datetime) -> None
     await _write_status(api, owner, plan.status)
     for event in plan.events:
         _log.info("%s/%s: %s: %s", owner.namespace, owner.name, event.reason, event.message)
-        await post_event(api, reference(owner), event, now)
+        await post_event(api, reference(owner.namespace, owner.name, owner.uid), event, now)
     for name in plan.finished_jobs:
         await api.delete(f"{paths.jobs(owner.namespace)}/{name}")
 
@@ -225,12 +225,6 @@ def merge_patch(old: Json, new: Json) -> Json:
     return patch
 
 
-def reference(owner: Owner) -> Json:
-    """The object as events name it."""
-    return {
-        "apiVersion": model.API_VERSION,
-        "kind": model.KIND,
-        "namespace": owner.namespace,
-        "name": owner.name,
-        "uid": owner.uid,
-    }
+def reference(namespace: str, name: str, uid: str) -> Json:
+    """A ModelWeights as events name it."""
+    return {"apiVersion": model.API_VERSION, "kind": model.KIND, "namespace": namespace, "name": name, "uid": uid}

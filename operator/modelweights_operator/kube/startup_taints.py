@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 from modelweights_operator import errors
-from modelweights_operator.api.v1alpha1 import API_VERSION, KIND
 from modelweights_operator.domain import placement, startup_taint
 from modelweights_operator.domain.events import Event
 from modelweights_operator.domain.snapshot import Node
@@ -119,13 +118,7 @@ class StartupTaints:
         return True
 
     async def _tell(self, model: Selector, node: str, now: datetime) -> None:
-        involved = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "namespace": model.namespace,
-            "name": model.name,
-            "uid": model.uid,
-        }
+        involved = apply.reference(model.namespace, model.name, model.uid)
         message = (
             f"node {node} lost the taint {placement.STARTUP_TAINT} without being staged: nothing has moved there for "
             f"{startup_taint.STUCK_SECONDS / 60:.0f} minutes"
