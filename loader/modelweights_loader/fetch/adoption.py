@@ -6,16 +6,14 @@ changes in place, so it is there; but only a read of all of it shows that.
 
 from __future__ import annotations
 
-import re
 import stat
-import threading
-from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from modelweights_loader.errors import LoaderError
 from modelweights_loader.fetch.journal import Finished
-from modelweights_loader.fetch.published import Places, Reusable, list_published, make_tokens, tokens_of
+from modelweights_loader.fetch.published import Places, Reusable, list_folders, list_published, make_tokens, tokens_of
 from modelweights_loader.quantity import format_bytes
+from modelweights_loader.threads import run_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from modelweights_loader.fetch.folders import Folder
     from modelweights_loader.sources.contract import RemoteFile
 
-_TOP = re.compile(r"[0-9a-f]{64}")
 _CACHE = "models--"
 
 
@@ -102,7 +99,7 @@ def _recorded(home: Folder, lacking: Sequence[RemoteFile], source: str) -> Itera
 def _published(home: Folder, lacking: Sequence[RemoteFile]) -> Iterator[_Suspect]:
     """Files in the place that each would have in each published folder, in either layout."""
     hashed = [file for file in lacking if file.sha256 or file.git_blob]
-    for top in [name for name in home.names() if _TOP.fullmatch(name) and home.has_subfolder(name)]:
+    for top in list_folders(home):
         with home.folder(top) as folder:
             caches = [name for name in folder.names() if name.startswith(_CACHE) and folder.has_subfolder(name)]
         for file in hashed:
@@ -113,33 +110,16 @@ def _published(home: Folder, lacking: Sequence[RemoteFile]) -> Iterator[_Suspect
 
 
 def _prove(home: Folder, suspects: Sequence[_Suspect], num_threads: int) -> dict[tuple[object, ...], Reusable]:
-    """By threads that the process doesn't wait for when it is told to end."""
-    waiting, errors = deque(suspects), list[Exception]()
     found: dict[tuple[object, ...], Reusable] = {}
 
-    def work() -> None:
-        try:
-            with Places(home) as places:
-                while not errors:
-                    one = waiting.popleft()
-                    good = _check(places, one)
-                    if good is not None:
-                        found.update(dict.fromkeys(tokens_of(one.wanted), good))
-        except IndexError:
-            return
-        except Exception as error:  # noqa: BLE001 - carried over to the thread that waits
-            errors.append(error)
+    def work(own: Iterator[_Suspect]) -> None:
+        with Places(home) as places:
+            for one in own:
+                good = _check(places, one)
+                if good is not None:
+                    found.update(dict.fromkeys(tokens_of(one.wanted), good))
 
-    threads = [
-        threading.Thread(target=work, daemon=True, name=f"prove-{number}")
-        for number in range(min(num_threads, len(suspects)))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    run_in_threads(work, suspects, num_threads, "prove")
     return found
 
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from modelweights_loader.errors import TryAgainError, UsageError, WillNotWorkError
 from modelweights_loader.fetch.folders import Folder, open_home, saying
 from modelweights_loader.fetch.lock import LOCK_NAME, HomeRemovedError, hold_lock
-from modelweights_loader.fetch.published import FETCH_FOLDER, read_published
+from modelweights_loader.fetch.published import FETCH_FOLDER, PUBLISHED_FOLDER, read_published
 from modelweights_loader.marker import name_marker
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _GONE = "gone"
 """Below `.fetch`: what is no checkpoint any more, and goes."""
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SNAPSHOTS = re.compile(r"models--[A-Za-z0-9._-]+")
 # A checkpoint has 8 levels at most. Each costs an open folder, and whoever writes there could make any number.
 _MAX_DEPTH = 24
@@ -170,7 +169,7 @@ class _Run:
         """Removes checkpoints; those that somebody holds, stay and are told."""
         wanted = self._options.digests
         if self._options.everything:
-            wanted = tuple(name for name in home.names() if _DIGEST.fullmatch(name))
+            wanted = tuple(name for name in home.names() if PUBLISHED_FOLDER.fullmatch(name))
         with own.folder(_GONE, make=True) as gone:
             self._empty(gone)
             held = [digest for digest in dict.fromkeys(wanted) if not self._remove(home, own, gone, digest)]

@@ -148,6 +148,14 @@ def fetch(
         raise error_of(error, "fetch to", path) from error
 
 
+class _Prepared(NamedTuple):
+    """What is to be fetched: the key of source, revision and filters, what the source has, and what is done with each file."""
+
+    key: str
+    listing: Listing
+    plan: Plan
+
+
 class _Run:
     def __init__(
         self,
@@ -174,30 +182,21 @@ class _Run:
             home = opened.enter_context(open_home(self._path, make=True))
             fetch_folder = opened.enter_context(home.folder(FETCH_FOLDER, make=True))
             opened.enter_context(hold_lock(fetch_folder, self._options.lock_seconds, self._say))
-            found = self._find_pinned(home)
-            if found is not None:
+            found = self._prepare(home, finish=True)
+            if isinstance(found, FetchResult):
                 return found
-            listing = self._list()
-            key = self._key(listing.revision)
-            found = self._find_published(home, key)
-            if found is not None:
-                return found
-            plan = self._plan(home, key, listing)
-            check_room(self._path, plan, self._options.reserve)
-            return self._fetch(home, key, listing, plan)
+            check_room(self._path, found.plan, self._options.reserve)
+            return self._fetch(home, found)
 
     def _plan_only(self, opened: contextlib.ExitStack) -> FetchResult:
         try:
             home = opened.enter_context(open_home(self._path, make=False))
         except FileNotFoundError:
             home = None
-        if home is not None and (found := self._find_pinned(home, finish=False)) is not None:
+        found = self._prepare(home, finish=False)
+        if isinstance(found, FetchResult):
             return found
-        listing = self._list()
-        key = self._key(listing.revision)
-        if home is not None and (found := self._find_published(home, key, finish=False)) is not None:
-            return found
-        plan = self._plan(home, key, listing)
+        listing, plan = found.listing, found.plan
         return FetchResult(
             reason=PLANNED,
             described=listing.described,
@@ -208,16 +207,31 @@ class _Run:
             reused_bytes=plan.have_bytes,
         )
 
+    def _prepare(self, home: Folder | None, *, finish: bool) -> FetchResult | _Prepared:
+        """What an earlier run published, if that is what is asked for; else what is to be done.
+
+        Args:
+            home: None where it isn't there.
+            finish: Whether to finish what a killed run had begun to publish.
+        """
+        found = self._find_pinned(home, finish=finish) if home is not None else None
+        if found is not None:
+            return found
+        listing = self._list()
+        key = self._key(listing.revision)
+        found = self._find_published(home, key, finish=finish) if home is not None else None
+        return found or _Prepared(key, listing, self._plan(home, key, listing))
+
     def _key(self, revision: str) -> str:
         options = self._options
         return _hash([self._source_id, revision, list(options.include), list(options.exclude), options.layout])
 
-    def _find_pinned(self, home: Folder, *, finish: bool = True) -> FetchResult | None:
+    def _find_pinned(self, home: Folder, *, finish: bool) -> FetchResult | None:
         """Nobody need be asked for what can't change: this works also while the source is away."""
         revision = self._options.revision
         return self._find_published(home, self._key(revision), finish=finish) if is_pinned(revision) else None
 
-    def _find_published(self, home: Folder, key: str, *, finish: bool = True) -> FetchResult | None:
+    def _find_published(self, home: Folder, key: str, *, finish: bool) -> FetchResult | None:
         """What an earlier run published, if all of it is still there; else notes what of it is damaged."""
         if finish:
             finish_publication(home, key)
@@ -286,7 +300,8 @@ class _Run:
         threads = self._options.download.num_connections
         return find_unrecorded(home, wanted, reusable, self._source_id, num_threads=threads, say=self._say)
 
-    def _fetch(self, home: Folder, key: str, listing: Listing, plan: Plan) -> FetchResult:
+    def _fetch(self, home: Folder, prepared: _Prepared) -> FetchResult:
+        key, listing, plan = prepared
         began = time.monotonic()
         counts = self._counts = Counts()
         with home.folder(FETCH_FOLDER) as fetch_folder, fetch_folder.folder(key, make=True) as own:

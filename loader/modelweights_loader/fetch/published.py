@@ -33,7 +33,8 @@ _VERIFY = "verify"
 _MAX_BYTES = 2**27
 _PIECE_BYTES = 2**18
 KEY = re.compile(r"[0-9a-f]{32}")
-_TOP = re.compile(r"[0-9a-f]{64}")
+# Names of the folders of published checkpoints: the digits of their digests.
+PUBLISHED_FOLDER = re.compile(r"[0-9a-f]{64}")
 _SNAPSHOT = re.compile(r"/models--[A-Za-z0-9._-]+/snapshots/[0-9a-f]{40}")
 # Open folders at a time: a listing may have more than a process may open.
 _MAX_OPEN = 64
@@ -116,7 +117,7 @@ def _is_sound(published: Published) -> bool:
     texts = (published.revision, published.folder, published.described, published.source)
     return (
         bool(published.files)
-        and _TOP.fullmatch(top) is not None
+        and PUBLISHED_FOLDER.fullmatch(top) is not None
         and all(type(text) is str for text in texts)
         and (published.folder == top or _SNAPSHOT.fullmatch(published.folder.removeprefix(top)) is not None)
         and published.size_bytes == sum(file.finished.size_bytes for file in published.files)
@@ -131,6 +132,18 @@ def _is_plain(path: str) -> bool:
     return True
 
 
+def list_folders(home: Folder) -> list[str]:
+    """Lists the folders of published checkpoints.
+
+    Args:
+        home: Of the ModelWeights.
+
+    Returns:
+        The hexadecimal digests by which they are named, sorted.
+    """
+    return [name for name in home.names() if PUBLISHED_FOLDER.fullmatch(name) and home.has_subfolder(name)]
+
+
 def list_others(path: str, folder: str) -> list[str]:
     """Lists which checkpoints lie below a home beside one.
 
@@ -143,7 +156,7 @@ def list_others(path: str, folder: str) -> list[str]:
     """
     own = folder.partition("/")[0]
     with contextlib.suppress(OSError, LoaderError), open_home(path, make=False) as home:
-        return [name for name in home.names() if name != own and _TOP.fullmatch(name) and home.has_subfolder(name)]
+        return [name for name in list_folders(home) if name != own]
     return []
 
 

@@ -6,8 +6,6 @@ and refuses servers without ranges. Must not import any library.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
@@ -34,6 +32,7 @@ from modelweights_loader.sources.http_ranges import (
 from modelweights_loader.sources.objectstore_https_names import FILES, Names, find_names
 from modelweights_loader.sources.redaction import redact_url
 from modelweights_loader.sources.secret_file import SECRET_MISSING, read_secret
+from modelweights_loader.threads import run_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,28 +108,13 @@ class HttpsSource:
         return Listing(revision, files, f"{self.url} at {revision[:19]}… ({'; '.join(notes)})")
 
     def _describe_all(self, names: set[str]) -> dict[str, Entry | None]:
-        """By threads that the process doesn't wait for when it is told to end, as it would for those of an executor."""
-        waiting, entries = deque(sorted(names)), dict[str, "Entry | None"]()
-        errors: list[Exception] = []
+        entries: dict[str, Entry | None] = {}
 
-        def work() -> None:
-            while waiting and not errors:
-                try:
-                    name = waiting.popleft()
-                    entries[name] = self.describe(name)
-                except IndexError:
-                    return
-                except Exception as error:  # noqa: BLE001 - carried over to the thread that waits
-                    errors.append(error)
+        def work(own: Iterator[str]) -> None:
+            for name in own:
+                entries[name] = self.describe(name)
 
-        count = min(self._options.num_connections, len(names))
-        threads = [threading.Thread(target=work, daemon=True, name=f"describe-{number}") for number in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
+        run_in_threads(work, sorted(names), self._options.num_connections, "describe")
         return entries
 
     def describe(self, name: str) -> Entry | None:

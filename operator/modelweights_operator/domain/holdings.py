@@ -74,6 +74,11 @@ def beside(before: Iterable[str], proven: str, where: Places) -> tuple[str, ...]
     return _latest(stay, MAX_DIGESTS_BESIDE, where.published)
 
 
+def most_each(all_bytes: int, num_nodes: int) -> int:
+    """How many digests each of so many nodes may have, at least one, so that together they take no more than so many bytes."""
+    return max(1, all_bytes // (_DIGEST_BYTES * max(num_nodes, 1)))
+
+
 def bounded(entries: Mapping[str, NodeStatus], published: Revision | None) -> dict[str, NodeStatus]:
     """The entries with what fits one object of all that nodes hold beside: etcd takes 1.5 MiB, and past that no status is written.
 
@@ -82,7 +87,7 @@ def bounded(entries: Mapping[str, NodeStatus], published: Revision | None) -> di
         published: The published checkpoint, which is never forgotten.
     """
     keep = published.manifest_digest if published is not None else ""
-    most = max(1, _BESIDE_BYTES // (_DIGEST_BYTES * max(len(entries), 1)))
+    most = most_each(_BESIDE_BYTES, len(entries))
     return {
         name: entry
         if len(entry.other_digests) <= most

@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Final
 
 from modelweights_operator.api.v1alpha1 import MAX_LEFTOVERS, NodeStatus
+from modelweights_operator.domain import holdings
 from modelweights_operator.domain.clock import parse_time, rfc3339
 from modelweights_operator.domain.reports import Report
 from modelweights_operator.domain.snapshot import StorageClass
 
-_DIGEST_BYTES: Final = 75
 _ALL_BYTES: Final = 150_000
 """Of all nodes together: 2,000 of them keep one each, 333 keep all that a report has."""
 
@@ -55,7 +55,7 @@ def bounded(entries: Mapping[str, NodeStatus]) -> dict[str, NodeStatus]:
     Args:
         entries: Of all nodes.
     """
-    most = max(1, _ALL_BYTES // (_DIGEST_BYTES * max(len(entries), 1)))
+    most = holdings.most_each(_ALL_BYTES, len(entries))
     return {
         name: entry if len(entry.leftovers) <= most else entry.model_copy(update={"leftovers": entry.leftovers[:most]})
         for name, entry in entries.items()
