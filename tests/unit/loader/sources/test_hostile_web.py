@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,35 +17,10 @@ from modelweights_loader.sources.http_ranges import HttpClient
 from modelweights_loader.sources.objectstore_https import HttpsSource
 from modelweights_loader.sources.objectstore_https_names import find_names
 from modelweights_loader.sources.slow_answers import MIN_BYTES_PER_SECOND, WatchedReader
+from tests.servers.answers import serve_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-@contextmanager
-def serve(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """Answers every GET and HEAD so; gives the URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            answer(self)
-
-        do_HEAD = do_CONNECT = do_GET  # noqa: N815 - the names that the library calls
-
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(30)
+    from http.server import BaseHTTPRequestHandler
 
 
 @pytest.mark.parametrize(
@@ -71,7 +45,7 @@ def test_a_redirect_to_what_can_not_be_asked_is_an_end(location: str) -> None:
         handler.end_headers()
 
     with (
-        serve(answer) as url,
+        serve_answers(answer) as url,
         closing(HttpsSource(f"{url}/model.safetensors", SourceOptions())) as source,
         pytest.raises(WillNotWorkError) as caught,
     ):
@@ -99,7 +73,7 @@ def test_an_answer_that_trickles_ends_though_no_byte_is_late(what: str) -> None:
 
     client = HttpClient(stall_seconds=0.5, num_connections=1)
     try:
-        with serve(answer) as url, pytest.raises(SourceUnavailableError, match="too few to wait for"):
+        with serve_answers(answer) as url, pytest.raises(SourceUnavailableError, match="too few to wait for"):
             client.send("GET", url, {}).read_into(memoryview(bytearray(1000)))
     finally:
         over.set()
@@ -138,7 +112,7 @@ def test_an_answer_without_an_end_ends(first: bytes, again: bytes, said: str) ->
 
     client = HttpClient(stall_seconds=20, num_connections=1)
     try:
-        with serve(answer) as url, pytest.raises(SourceUnavailableError, match=said):
+        with serve_answers(answer) as url, pytest.raises(SourceUnavailableError, match=said):
             client.send("GET", url, {}).read_all(1000)
     finally:
         over.set()
@@ -150,7 +124,7 @@ def test_interim_answers_are_passed_over() -> None:
         handler.wfile.write(_CONTINUE + b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n")
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab")
 
-    with serve(answer) as url, closing(HttpClient(stall_seconds=20, num_connections=1)) as client:
+    with serve_answers(answer) as url, closing(HttpClient(stall_seconds=20, num_connections=1)) as client:
         assert [b"ab", b"ab"] == [client.send("GET", url, {}).read_all(10) for _ in range(2)]
 
 
@@ -166,7 +140,7 @@ def test_a_tunnel_whose_head_has_no_end_ends(monkeypatch: pytest.MonkeyPatch) ->
         except OSError:
             return
 
-    with serve(answer) as url:
+    with serve_answers(answer) as url:
         monkeypatch.setenv("HTTPS_PROXY", url)
         monkeypatch.delenv("NO_PROXY", raising=False)
         client = HttpClient(stall_seconds=20, num_connections=1)
@@ -191,7 +165,7 @@ def test_redirects_without_an_end_end(number: int) -> None:
         handler.end_headers()
 
     with (
-        serve(answer) as url,
+        serve_answers(answer) as url,
         closing(HttpsSource(f"{url}/model.safetensors", SourceOptions(num_connections=1))) as source,
         pytest.raises(WillNotWorkError, match="more than 5 times"),
     ):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
 import itertools
 import json
 import os
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,10 +14,12 @@ import pytest
 
 from modelweights_loader.sources.contract import SourceOptions, SourceUnavailableError
 from modelweights_loader.sources.objectstore import BucketSource
+from tests.servers.answers import serve_answers
 from tests.unit.loader.conftest import LOADER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from http.server import BaseHTTPRequestHandler
     from pathlib import Path
 
     Body = bytes | tuple[int, Iterable[bytes]]
@@ -92,37 +92,22 @@ def run(*arguments: str, program: str = _MEASURED, **environment: str) -> Ended:
 def serve(find: Find) -> Iterator[str]:
     """Answers what `find` gives for a path: a body, or a length with pieces; None is 404."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        found = find(request.path)
+        body, headers = found or (b"", {})
+        length, pieces = (len(body), [body]) if isinstance(body, bytes) else body
+        request.send_response(404 if found is None else 200)
+        for name, value in {"Content-Length": str(length), **headers}.items():
+            request.send_header(name, value)
+        request.end_headers()
+        try:
+            for piece in pieces if request.command == "GET" else ():
+                request.wfile.write(piece)
+        except OSError:
+            request.close_connection = True
 
-        def do_GET(self) -> None:
-            found = find(self.path)
-            body, headers = found or (b"", {})
-            length, pieces = (len(body), [body]) if isinstance(body, bytes) else body
-            self.send_response(404 if found is None else 200)
-            for name, value in {"Content-Length": str(length), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            try:
-                for piece in pieces if self.command == "GET" else ():
-                    self.wfile.write(piece)
-            except OSError:
-                self.close_connection = True
-
-        do_HEAD = do_GET  # noqa: N815 - the name that the library calls
-
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(30)
+    with serve_answers(answer) as url:
+        yield url
 
 
 def name(number: int, length: int = 160, letter: str = "n") -> str:
