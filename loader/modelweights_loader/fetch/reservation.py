@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from modelweights_loader.errors import NoRoomError
-from modelweights_loader.fetch.folders import refuse_planted, saying
+from modelweights_loader.fetch.folders import saying
 from modelweights_loader.fetch.plan import describe_lack, measure_disk
 from modelweights_loader.fetch.write_back import allocate
 
@@ -82,14 +82,8 @@ def _take(files: Folder, transfers: Sequence[Transfer]) -> None:
             continue
         with files.holding(transfer.file.path, make=True) as (folder, name):
             shown = f"{folder.shown}/{name}"
-            if transfer.prefix:
-                descriptor = folder.open(name, os.O_RDWR)
-            else:
-                folder.unlink(name)
-                descriptor = folder.create(name)
+            descriptor = transfer.open_file(folder, name)
             try:
-                if os.fstat(descriptor).st_nlink != 1:
-                    refuse_planted(shown)
                 begin = transfer.prefix[-1][0] if transfer.prefix else 0
                 with saying("write", shown):
                     transfer.is_reserved = allocate(descriptor, begin, transfer.file.size_bytes)
@@ -104,7 +98,7 @@ def _give_back(files: Folder, transfers: Sequence[Transfer]) -> None:
         transfer.is_reserved = False
         try:
             with files.holding(transfer.file.path) as (folder, name):
-                if not transfer.prefix:
+                if not transfer.is_resumed:
                     folder.unlink(name)
                     continue
                 descriptor = folder.open(name, os.O_RDWR)

@@ -131,23 +131,36 @@ class Transfer:
             return
         with files.holding(self.file.path, make=True) as (folder, name):
             shown = f"{folder.shown}/{name}"
+            self.descriptor = self.open_file(folder, name)
             if self.is_resumed:
-                self.descriptor = folder.open(name, os.O_RDWR)
-                # A file of two names may be published under the other one.
-                if os.fstat(self.descriptor).st_nlink != 1:
-                    refuse_planted(shown)
                 with saying("read", shown):
                     self._prove_prefix(on_read)
-            elif self.is_reserved:
-                self.descriptor = folder.open(name, os.O_RDWR)
-                if os.fstat(self.descriptor).st_nlink != 1:
-                    refuse_planted(shown)
-            else:
-                self.descriptor = _create(folder, name)
             with saying("write", shown):
                 if self.file.size_bytes >= _ALLOCATE_FROM_BYTES and not self.is_reserved:
                     allocate(self.descriptor, self.frontier, self.file.size_bytes)
         self.next_begin = self.frontier
+
+    def open_file(self, folder: Folder, name: str) -> int:
+        """Opens what an earlier run, or the reservation, left of the file; else makes it anew.
+
+        Args:
+            folder: That holds it.
+            name: In there.
+
+        Returns:
+            A descriptor for reading and writing; the caller closes it.
+
+        Raises:
+            LoaderError: It can't be opened, or has a second name.
+        """
+        if not (self.is_resumed or self.is_reserved):
+            return _create(folder, name)
+        descriptor = folder.open(name, os.O_RDWR)
+        # A file of two names may be published under the other one.
+        if os.fstat(descriptor).st_nlink != 1:
+            os.close(descriptor)
+            refuse_planted(f"{folder.shown}/{name}")
+        return descriptor
 
     def _prove_prefix(self, on_read: Callable[[int], None]) -> None:
         """Leaves the frontier at the last end up to where the bytes are those of the journal."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 from modelweights_loader.errors import LoaderError, NoRoomError
 from modelweights_loader.fetch.fetching import FetchOptions, fetch
+from modelweights_loader.fetch.folders import open_home
+from modelweights_loader.fetch.journal import Chunk
+from modelweights_loader.fetch.reservation import reserve_room
+from modelweights_loader.fetch.transfer import Transfer
 from modelweights_loader.memory import Reserve
+from modelweights_loader.sources.contract import RemoteFile
 from tests.filesystems.loop import mount_image
 from tests.polling import wait_for
 from tests.unit.loader.fetch.conftest import MIB, QUICK
@@ -19,8 +26,6 @@ from tests.unit.loader.fetch.scripted_source import ScriptedSource, make_checkpo
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from modelweights_loader.sources.contract import RemoteFile
 
 KEPT = Reserve(size_bytes=4 * MIB)
 
@@ -106,3 +111,17 @@ def test_what_was_taken_in_vain_is_given_back(small_disk: Path) -> None:
     with pytest.raises(NoRoomError):
         run(small_disk / "one", ScriptedSource(make_checkpoint((before,))))
     assert wait_for(lambda: free_bytes(small_disk) > before - MIB, 10)
+
+
+@pytest.mark.parametrize("room", [4 * MIB, 2**50])
+def test_what_another_connection_had_brought_stays(small_disk: Path, room: int) -> None:
+    """Also where nothing at the file's front is proven yet, and where there turns out to be no room."""
+    brought = os.urandom(4 * MIB)
+    chunk = Chunk(4 * MIB, 8 * MIB, zlib.crc32(brought))
+    transfer = Transfer(RemoteFile("big", 16 * MIB), 32 * MIB, (), (chunk,))
+    with open_home(str(small_disk), make=False) as files:
+        (small_disk / "big").write_bytes(bytes(chunk.begin) + brought)
+        with contextlib.suppress(NoRoomError):
+            reserve_room(files, [transfer], Reserve(size_bytes=room), lambda _: None, lambda _: None)
+    assert transfer.is_reserved == (room == 4 * MIB)
+    assert (small_disk / "big").read_bytes()[chunk.begin :] == brought
