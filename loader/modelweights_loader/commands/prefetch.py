@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from modelweights_loader.commands.memory_bounds import add_bounds, measure_bounds
 from modelweights_loader.commands.options import (
     add_command,
     add_fetched,
@@ -17,7 +18,6 @@ from modelweights_loader.commands.options import (
     parse_rank,
     parse_threads,
 )
-from modelweights_loader.commands.room import add_room, measure_bounds
 from modelweights_loader.outcome import Outcome, warn
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def add_arguments(command: argparse.ArgumentParser, mode_option: str = "--mode")
         default=16 * 2**20,
         help="16Mi, 16M or bytes; 1 byte to 1Gi, read in whole pages; threads x block at most 4Gi (default 16Mi)",
     )
-    add_room(command)
+    add_bounds(command)
     command.add_argument(
         "--past-page-cache",
         choices=("Stop", "Read"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from modelweights_loader.commands.memory_bounds import add_bounds, measure_bounds
 from modelweights_loader.commands.options import (
     add_command,
     add_policy,
@@ -17,7 +18,6 @@ from modelweights_loader.commands.options import (
     parse_place,
     parse_threads,
 )
-from modelweights_loader.commands.room import add_room, measure_bounds
 from modelweights_loader.outcome import Outcome, warn
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--marker-root", metavar="DIR", type=parse_place, help="the marker's path is relative to this (default --root)"
     )
-    add_room(command)
+    add_bounds(command)
     add_policy(command)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from modelweights_loader.memory import MemoryRoom
 
 
-def add_room(command: argparse.ArgumentParser) -> None:
+def add_bounds(command: argparse.ArgumentParser) -> None:
     """Adds the bounds.
 
     Args:
