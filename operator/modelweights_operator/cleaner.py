@@ -146,14 +146,31 @@ class Cleaner:
         usage = await self._usage(world, asking)
         again = [later]
         if rooms is not None and world.victims:
-            key = world.owner.full_name
-            for uid in rooms.looked(key, cleanup.has_to_stay(world, asking, usage)):
-                self._wake(uid)
-            world = replace(world, victims=rooms.victims(key))
+            asked = self._settle(world, usage, rooms, now)
+            world = replace(world, victims=rooms.victims(world.owner.full_name))
             targets, _ = retention.due(world, now)
-            again.append(cleanup.USE_SECONDS if rooms.asked(key) != world.victims else None)
+            again.append(cleanup.USE_SECONDS if asked != world.victims else None)
         plan = cleanup.plan(world, targets, usage, now)
         return replace(plan, again_after_seconds=min(filter(None, (plan.again_after_seconds, *again)), default=None))
+
+    def _settle(
+        self, world: World, usage: Mapping[str, tuple[PodUse, ...]], rooms: Rooms, now: datetime
+    ) -> Mapping[str, frozenset[str]]:
+        """Tell what has to stay, until nothing more is asked about: in the place of one that stays another one is chosen.
+
+        Returns:
+            What is asked about in the end.
+        """
+        key = world.owner.full_name
+        while True:
+            targets, _ = retention.due(world, now)
+            asking = cleanup.without_given_up(world, targets)
+            for uid in rooms.looked(key, cleanup.has_to_stay(world, asking, usage)):
+                self._wake(uid)
+            asked = rooms.asked(key)
+            if all(digests <= world.victims.get(name, frozenset()) for name, digests in asked.items()):
+                return asked
+            world = replace(world, victims={name: asked[name] | world.victims.get(name, frozenset()) for name in asked})
 
     async def _usage(self, world: World, targets: Collection[Target]) -> dict[str, tuple[PodUse, ...]]:
         """The pods of the nodes on which something may go; of none where a Job is under way there."""
