@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.integration.client import core_path, job_path, model_path
-from tests.integration.cluster_double import Team, now, report
+from tests.integration.cluster_double import Team, end_job, report
 from tests.integration.conftest import SYSTEM
 from tests.integration.operator_process import OperatorProcess
 from tests.json_client import Json
@@ -54,16 +54,6 @@ def wait_for_cleanup(team: Team, node: str) -> Json:
     return poll(f"a cleanup Job for {node}", lambda: of_node(team, node), seconds=30)
 
 
-def end(team: Team, job: Json, kind: str = "Complete") -> None:
-    """Play the Job controller."""
-    kinds = ("SuccessCriteriaMet", "Complete") if kind == "Complete" else ("FailureTarget", "Failed")
-    moments = {"lastTransitionTime": now(), "lastProbeTime": now()}
-    conditions = [{"type": each, "status": "True", "reason": "Test", "message": "", **moments} for each in kinds]
-    ends = {"succeeded": 1, "completionTime": now()} if kind == "Complete" else {"failed": 1}
-    status = {"startTime": "2026-03-01T12:00:00Z", "conditions": conditions, **ends}
-    team.admin.patch(f"{job_path(SYSTEM, job['metadata']['name'])}/status", {"status": status})
-
-
 def gone(team: Team) -> bool:
     return team.admin.find(model_path(team.namespace, "llama")) is None
 
@@ -94,7 +84,7 @@ def test_a_superseded_checkpoint_goes_after_its_grace_period(team: Team) -> None
     job = wait_for_cleanup(team, "a")
     assert notes(job)[DIGESTS] == DIGEST
     assert list(team.staged_labels("a").values()) == ["e" * 40]
-    end(team, job)
+    end_job(team.admin, job, good=True)
     poll("it is out of the status", lambda: "previous" not in team.model()["status"])
     assert "otherDigests" not in team.model()["status"]["nodes"][team.node_name("a")]
     poll("the Job is gone", lambda: not jobs(team))
@@ -127,7 +117,7 @@ def test_it_stays_while_a_pod_uses_it_and_nothing_is_staged_while_it_goes(team: 
     team.admin.patch(model_path(team.namespace, "llama"), back)
     poll("the staging waits", lambda: "are removed there" in str(team.model()["status"]["nodes"]))
     assert team.job_of("a") is None
-    end(team, job)
+    end_job(team.admin, job, good=True)
     team.wait_for_job("a")
 
 
@@ -150,7 +140,7 @@ def test_instead_of_the_oldest_one_that_a_pod_uses_the_next_one_makes_room(team:
     team.end(team.wait_for_job("a"), json.dumps({**head, **figures}))
     job = wait_for_cleanup(team, "a")
     assert notes(job)[DIGESTS] == OTHER_DIGEST
-    end(team, job)
+    end_job(team.admin, job, good=True)
     assert team.wait_for_job("a")["metadata"]["name"].startswith("stage-next")
 
 
@@ -169,7 +159,7 @@ def test_a_deletion_waits_for_its_cleanup_and_removes_everything(team: Team) -> 
     # Removed by hand it comes again.
     team.admin.delete(job_path(SYSTEM, first["metadata"]["name"]), propagationPolicy="Background")
     for node in ("a", "b"):
-        end(team, wait_for_cleanup(team, node))
+        end_job(team.admin, wait_for_cleanup(team, node), good=True)
     poll("the object is gone", lambda: gone(team), seconds=30)
     poll("its Jobs are gone", lambda: not jobs(team))
     assert [text for text in events(team, "FilesRemoved") if "from 2 node(s)" in text]
@@ -184,7 +174,7 @@ def test_a_node_that_is_gone_keeps_no_deletion_waiting(team: Team) -> None:
     delete(team)
     poll("both are cleaned", lambda: of_node(team, "a") and of_node(team, "b"))
     team.delete_node("b")
-    end(team, wait_for_cleanup(team, "a"))
+    end_job(team.admin, wait_for_cleanup(team, "a"), good=True)
     poll("the object is gone", lambda: gone(team), seconds=30)
 
 
@@ -220,7 +210,7 @@ def test_an_operator_that_was_away_goes_on_with_a_deletion(team: Team, operator:
     delete(team)
     assert not gone(team)
     operator.start()
-    end(team, wait_for_cleanup(team, "a"))
+    end_job(team.admin, wait_for_cleanup(team, "a"), good=True)
     poll("the object is gone", lambda: gone(team), seconds=30)
 
 
@@ -251,6 +241,6 @@ def test_a_namespace_that_goes_waits_for_the_files_on_its_nodes(team: Team) -> N
     delete(team)
     job = wait_for_cleanup(team, "a")
     assert not gone(team)
-    end(team, job)
+    end_job(team.admin, job, good=True)
     poll("the object is gone", lambda: gone(team), seconds=30)
     poll("its Job is gone", lambda: not jobs(team))
