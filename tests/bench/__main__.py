@@ -7,7 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tests.bench import apply_to_ready, cold_pages, fetch, headers, load, node_pressure, prefetch, startup, validate
+from tests.bench import (
+    apply_to_ready,
+    cold_pages,
+    fetch,
+    headers,
+    load,
+    memory_disk,
+    node_pressure,
+    prefetch,
+    startup,
+    validate,
+)
 from tests.bench.figures import say, write_result
 from tests.bench.processes import BenchmarkError
 from tests.bench.render import DOCUMENTS, format_result, render
@@ -30,6 +41,7 @@ LOADER: Final = {
     "fetch": Benchmark(fetch.add_arguments, fetch.run, "fetch beside rclone and the plain library"),
     "headers": Benchmark(headers.add_arguments, headers.run, "headers of 1,000 shards"),
     "prefetch": Benchmark(prefetch.add_arguments, prefetch.run, "prefetch beside others, by storage"),
+    "memory-disk": Benchmark(memory_disk.add_arguments, memory_disk.run, "prefetch where no disk bounds it"),
     "validate": Benchmark(validate.add_arguments, validate.run, "validate beside a bare script"),
     "cold-pages": Benchmark(cold_pages.add_arguments, cold_pages.run, "how firmly staged pages stay"),
     "load": Benchmark(load.add_arguments, load.run, "load times after staging against cold"),

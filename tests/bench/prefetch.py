@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with make_scratch(arguments.scratch, arguments.size + arguments.size // 2) as scratch:
         say("prefetch: main point")
         place = Place("ext4", tuple(make_set(scratch / "main", arguments.size, shards=MAIN_THREADS)))
-        result["main"] = _measure_main(place, arguments.rounds, deadline)
+        result["main"] = measure_main(place, arguments.rounds, deadline)
         for shard in place.shards:
             shard.unlink()
         result["matrix"] = {}
@@ -61,7 +61,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def _measure_main(place: Place, rounds: int, deadline: float) -> dict[str, list[dict[str, Any]]]:
+def measure_main(place: Place, rounds: int, deadline: float) -> dict[str, list[dict[str, Any]]]:
+    """Let all readers take turns with what is asked of all; their figures."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in READERS}
     for turn in range(rounds):
         if turn >= _MIN_ROUNDS and time.monotonic() > deadline:

@@ -19,8 +19,8 @@ _NAMES: Final = {
 def make_tables(result: dict[str, Any]) -> dict[str, str]:
     """Name to Markdown."""
     tables = {
-        "prefetch main": _main(result["main"]),
-        "prefetch goals": _goals(result["main"]),
+        "prefetch main": make_main(result["main"]),
+        "prefetch goals": make_goals(result["main"]),
         "prefetch kept": _kept(result["kept"]),
     }
     for name, measured in result["matrix"].items():
@@ -37,7 +37,8 @@ def _column(runs: list[dict[str, Any]], name: str, unit: float = 1) -> list[floa
     return [run[name] / unit for run in runs]
 
 
-def _main(main: dict[str, list[dict[str, Any]]]) -> str:
+def make_main(main: dict[str, list[dict[str, Any]]]) -> str:
+    """All readers side by side."""
     head = (
         "8 threads x 16 MiB",
         "reading, GB/s",
@@ -60,7 +61,8 @@ def _main(main: dict[str, list[dict[str, Any]]]) -> str:
     return make_table(head, rows)
 
 
-def _goals(main: dict[str, list[dict[str, Any]]]) -> str:
+def make_goals(main: dict[str, list[dict[str, Any]]]) -> str:
+    """What was wanted and what was measured."""
     ours, engine, fio = main["loader"], main["engine"], main["fio"]
     memory = max(_column(ours, "max_rss_bytes", MIB))
     cpu = ratio(_column(ours, "cpu_seconds"), _column(engine, "cpu_seconds"))

@@ -16,6 +16,7 @@ from tests.bench import (
     fetch,
     headers,
     load,
+    memory_disk,
     node_pressure,
     prefetch_tables,
     startup,
@@ -28,6 +29,7 @@ Tables = Callable[[dict[str, Any]], dict[str, str]]
 MAKERS: Final[dict[str, Tables]] = {
     "staging": apply_to_ready.make_tables,
     "prefetch": prefetch_tables.make_tables,
+    "memory-disk": memory_disk.make_tables,
     "validate": validate.make_tables,
     "fetch": fetch.make_tables,
     "headers": headers.make_tables,

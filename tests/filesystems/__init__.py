@@ -6,13 +6,14 @@ seen through every file system.
 """
 
 from tests.filesystems.fuse import show_bindfs, show_mergerfs, show_rclone, show_sshfs
-from tests.filesystems.loop import mount_image, mount_overlay, mount_tmpfs
+from tests.filesystems.loop import mount_image, mount_memory_disk, mount_overlay, mount_tmpfs
 from tests.filesystems.tools import FileSystemError, ensure_tools
 
 __all__ = [
     "FileSystemError",
     "ensure_tools",
     "mount_image",
+    "mount_memory_disk",
     "mount_overlay",
     "mount_tmpfs",
     "show_bindfs",

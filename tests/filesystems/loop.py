@@ -1,4 +1,4 @@
-"""File systems of the kernel: ext4 and xfs in an image file, tmpfs, overlay."""
+"""File systems of the kernel: ext4 and xfs in an image file or in memory, tmpfs, overlay."""
 
 import contextlib
 from collections.abc import Iterator
@@ -44,6 +44,35 @@ def mount_image(kind: str, image: Path, mount_point: Path, size_bytes: int = MIN
             run("losetup", "--detach", device)
     finally:
         image.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def mount_memory_disk(mount_point: Path, size_bytes: int) -> Iterator[Path]:
+    """Make a disk in memory (zram) with ext4 on it, mount it, and remove both afterwards.
+
+    Its bytes are copied by whoever reads them: as fast as memory, but not free of CPU as on a real disk. What is written
+    should not be compressible, or it is uncompressed at each read.
+
+    Args:
+        mount_point: Folder to mount on, made if it isn't there.
+        size_bytes: Of the disk.
+
+    Raises:
+        FileSystemError: The kernel has no such disks.
+    """
+    ensure_tools("ext4")
+    control = Path("/sys/class/zram-control")
+    if not control.is_dir():
+        raise FileSystemError(f"{control} isn't there: this kernel has no zram, or its module isn't loaded")
+    number = (control / "hot_add").read_text().strip()
+    device = Path(f"/dev/zram{number}")
+    try:
+        Path(f"/sys/block/{device.name}/disksize").write_text(str(size_bytes))
+        run(*_MAKE["ext4"], str(device))
+        with mounted(mount_point, "mount", "-t", "ext4", str(device), str(mount_point)):
+            yield mount_point
+    finally:
+        (control / "hot_remove").write_text(number)
 
 
 @contextlib.contextmanager
