@@ -71,7 +71,7 @@ class Reconciler:
         )
         self._cleaner = Cleaner(api, self._policy, may_hold=features.hold_objects, wake=self._wake_owner)
         self._admission, self._turns, self._residents = asyncio.Lock(), Turns(), Residents()
-        self._rooms = Rooms()
+        self._rooms = Rooms(datetime.now(UTC))
         self._models: WorkQueue[Key] = WorkQueue(self._reconcile_model)
         self._gates: WorkQueue[Key] = WorkQueue(self._reconcile_gate)
         self._stuck: dict[Key, set[str]] = {}

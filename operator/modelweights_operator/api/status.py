@@ -120,6 +120,13 @@ class NodeStatus(Model):
         max_length=MAX_DIGESTS_BESIDE,
         description="Checkpoints beside manifestDigest that this node proved earlier and still has; the latest first.",
     )
+    proven_before: bool = Field(
+        default=False,
+        description=(
+            "Whether what the spec asks for was proven here under an earlier boot, so that its files should be there still; "
+            "only until it is proven anew."
+        ),
+    )
     leftovers: tuple[Annotated[str, Field(max_length=80, pattern=_DIGEST)], ...] = Field(
         default=(),
         max_length=MAX_LEFTOVERS,

@@ -1,7 +1,7 @@
 """What nodes have on their disks though they no longer hold it proven, as after a reboot. Kept by `room`; no I/O.
 
-The status forgets it with the boot; here it is kept as long as the node's entry has nothing new. An operator that starts in
-between doesn't know it.
+The status forgets it with the boot; here it is kept as long as the node's entry has nothing new. What outlives the operator is
+`provenBefore` in that entry: whether the node had what the spec asks for.
 """
 
 from dataclasses import dataclass
@@ -49,9 +49,17 @@ class OnDisk:
             node: The node.
         """
         staged, spec = self._staged.get(owner, {}).get(node.name), snapshot.owner.spec
-        if staged is None or spec is None or staged.node_uid != node.uid:
+        if spec is None or (staged is not None and staged.node_uid != node.uid):
             return False
-        if staged.staging_digest == names.staging_digest(spec, storage.place(spec, snapshot.policy)):
+        wanted, entry = (
+            names.staging_digest(spec, storage.place(spec, snapshot.policy)),
+            snapshot.owner.status.nodes.get(node.name),
+        )
+        if entry is not None and entry.proven_before and entry.staging_digest == wanted:
+            return True
+        if staged is None:
+            return False
+        if staged.staging_digest == wanted:
             return True
         known = _asked_for(snapshot.owner.status, names.source_digest(spec))
         if known is None or known.manifest_digest not in staged.digests:

@@ -340,11 +340,17 @@ def _entry(
             "manifest_digest": before.manifest_digest if held and before else "",
             "other_digests": before.other_digests if held and before else (),
             "cold_digest": before.cold_digest if held and before else "",
+            "proven_before": before is not None and not held and _was_proven(before, context.staging_digest),
             **leftovers.kept(before),
             "bootID": before.boot_id if held and before else "",
             "last_transition_time": (before.last_transition_time if same and before else rfc3339(since or context.now)),
         }
     )
+
+
+def _was_proven(before: NodeStatus, staging_digest: str) -> bool:
+    """Whether an entry, of an earlier boot, tells that what is asked for was proven then, or in a boot before that one."""
+    return before.staging_digest == staging_digest and (before.proven_before or is_staged(before))
 
 
 def _seconds_until(context: NodeContext, entry: NodeStatus, seconds: float) -> float:

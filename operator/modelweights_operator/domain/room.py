@@ -6,6 +6,9 @@ all after its first round. What may go and what pods use, the cleaner finds out 
     lacking --the oldest that make the room--> asked about --all may go--> they go
                         ^                          |
                         +----one has to stay-------+--too little may go--> none goes, and the staging's status says so
+
+What had gone before the operator started isn't known. So a staging that found no room before is tried once more at once, which
+takes the seconds of asking the disk, and nothing goes for it before that says what it lacks now.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -90,9 +93,14 @@ class _There:
 
 
 class Rooms:
-    """What all objects hold and need. By places, so that a note costs as much as has changed, however many objects there are."""
+    """What all objects hold and need. By places, so that a note costs as much as has changed, however many objects there are.
 
-    def __init__(self) -> None:
+    Args:
+        started_at: Since when it is known what goes.
+    """
+
+    def __init__(self, started_at: datetime = _LONG_AGO) -> None:
+        self._started_at = started_at
         self._places: dict[Place, _There] = {}
         self._of_owner: dict[str, tuple[str, dict[Place, tuple[Held, ...]], dict[Place, Need]]] = {}
         self._needing: set[Place] = set()
@@ -112,7 +120,9 @@ class Rooms:
         for each in _held(snapshot):
             place = (each.node, each.class_name)
             held[place] = (*held.get(place, ()), each)
-        return self._set(owner, snapshot.owner.namespace, held, _needs(snapshot)) - {owner}
+        if owner not in self._of_owner:
+            self._made_at[owner] = dict.fromkeys(_failed_before(snapshot, self._started_at), self._started_at)
+        return self._set(owner, snapshot.owner.namespace, held, _needs(snapshot, self._started_at)) - {owner}
 
     def forget(self, owner: str) -> None:
         """An object went."""
@@ -322,12 +332,28 @@ def _held(snapshot: Snapshot) -> Iterable[Held]:
             yield Held(node, where.name, digest, size_bytes, since)
 
 
-def _needs(snapshot: Snapshot) -> dict[Place, Need]:
+def _needs(snapshot: Snapshot, started_at: datetime) -> dict[Place, Need]:
     where = storage.class_of_spec(snapshot.owner.spec, snapshot.policy)
     if where is None:
         return {}
-    lacks = [(job, _lacking(job)) for job in snapshot.jobs if job.state == "Failed" and not job.deleting]
+    failed = [job for job in snapshot.jobs if job.state == "Failed" and not job.deleting]
+    lacks = [(job, _lacking(job)) for job in failed if not _ended_before(job, started_at)]
     return {(job.node_name, where.name): Need(job.name, size_bytes) for job, size_bytes in lacks if size_bytes > 0}
+
+
+def _failed_before(snapshot: Snapshot, started_at: datetime) -> set[str]:
+    """Names of the nodes on which a staging found no room before that time, by the status or, if that is behind, by the Job."""
+    told = {
+        name
+        for name, entry in snapshot.owner.status.nodes.items()
+        if (entry.state, entry.reason) == ("Failed", reports.NO_ROOM)
+    }
+    jobs = (job for job in snapshot.jobs if job.state == "Failed" and _ended_before(job, started_at))
+    return told | {job.node_name for job in jobs if _lacking(job) > 0}
+
+
+def _ended_before(job: StagingJob, started_at: datetime) -> bool:
+    return job.finished_at is not None and job.finished_at <= started_at
 
 
 def _lacking(job: StagingJob) -> int:

@@ -374,6 +374,19 @@ def test_a_rebooted_node_holds_nothing() -> None:
     assert decide(make_entry(), node=REBOOTED).entry.manifest_digest == ""
 
 
+def test_that_a_node_had_it_before_its_boot_is_noted_until_it_is_proven_anew() -> None:
+    """Also by an operator that has just started, and over one boot after the other."""
+    waits = decide(make_entry(), node=REBOOTED).entry
+    assert waits.proven_before
+    again = make_node(boot_id="boot-3")
+    assert decide(decide(waits, node=again).entry, node=again).entry.proven_before
+    proven = decide(waits, make_job(node=REBOOTED, state="Complete", result=report_text()), node=REBOOTED).entry
+    assert (proven.state, proven.proven_before) == ("Ready", False)
+    assert not decide(make_entry(spec=OTHER_SPEC), node=REBOOTED).entry.proven_before
+    assert not decide(failed_entry(), node=REBOOTED).entry.proven_before
+    assert not decide(make_entry(spec=OTHER_SPEC), make_job(pods=(RUNNING,))).entry.proven_before
+
+
 def test_the_time_of_the_transition_stays_while_a_node_is_staged() -> None:
     before = make_entry(state="Staging", reason="Starting", last_transition_time=rfc3339(ago(77)))
     assert decide(before, make_job(pods=(RUNNING,))).entry.last_transition_time == rfc3339(ago(77))

@@ -199,6 +199,42 @@ def test_once_room_was_made_the_staging_is_tried_at_once_and_only_once() -> None
     assert make_plan(replace(waiting, room_made=made), later + timedelta(seconds=9)).delete_jobs == ()
 
 
+def test_an_operator_that_starts_anew_takes_nothing_more_before_the_staging_was_tried_again() -> None:
+    """What had gone for it before, and that it may be tried at once, nobody knows any more."""
+    rooms = Rooms(started_at=ago(2))
+    rooms.note("team/one", holding("one", ("a", 50, 100), ("b", 50, 900)))
+    waiting = failing(needed=80)
+    rooms.note("team/llama", waiting)
+    assert victims(rooms, "one") == {}
+    made = rooms.made_room("team/llama", NOW)
+    assert make_plan(replace(waiting, room_made=made), NOW).delete_jobs == (waiting.jobs[0].name,)
+    # It lacks room still: that is told after the start, and so it counts.
+    again = replace(waiting.jobs[0], name="stage-llama-next", round=1, finished_at=ago(1))
+    waiting = replace(waiting, jobs=(again,))
+    assert rooms.note("team/llama", waiting) == {"team/one"}
+    assert victims(rooms, "one") == {"one": ["a", "b"]}
+    made = rooms.made_room("team/llama", NOW)
+    assert make_plan(replace(waiting, room_made=made), NOW).delete_jobs == ()
+
+
+def test_an_operator_that_starts_anew_tries_again_what_the_status_alone_tells_of() -> None:
+    """The failed Job was deleted since room had been made, and the operator died before it made the next one."""
+    before = make_plan(failing(needed=80), NOW)
+    gone = replace(failing(80), owner=replace(failing(80).owner, status=before.status), jobs=())
+    for started_at, tried in ((ago(2), 1), (ago(9), 0)):
+        rooms = Rooms(started_at=started_at)
+        rooms.note("team/llama", gone)
+        made = rooms.made_room("team/llama", NOW)
+        assert len(make_plan(replace(gone, room_made=made), NOW).create_jobs) == tried
+
+
+def test_an_operator_that_starts_anew_leaves_other_failures_their_back_off() -> None:
+    waiting = failing(80, reason="NotWritable")
+    rooms = Rooms(started_at=ago(2))
+    rooms.note("team/llama", waiting)
+    assert rooms.made_room("team/llama", NOW) == {}
+
+
 def test_of_two_that_lack_room_in_one_place_the_larger_need_counts() -> None:
     rooms = Rooms()
     rooms.note("team/one", holding("one", ("a", 50, 100), ("b", 50, 900)))
@@ -292,6 +328,10 @@ def test_a_node_that_has_it_on_its_disk_is_warmed_again_after_a_reboot_though_th
     assert list(at(blank, node=replace(NODE, uid="another"))) == [NODE.name]
     rooms.forget("team/one")
     assert list(at(blank)) == [NODE.name]
+    # An operator that started after the reboot has the status alone.
+    before = status.model_copy(update={"nodes": {NODE.name: api.NodeStatus(state="Waiting", proven_before=True)}})
+    assert at(before) == {}
+    assert list(at(before, staged="of another spec")) == [NODE.name]
     assert list(at(status, staged="of another spec")) == [NODE.name]
 
 
