@@ -1,10 +1,12 @@
 """kopf's handlers: they only pass on what happened. Loaded by `python -m modelweights_operator` or `kopf run -m`.
 
-All are event handlers and an index: these put no finalizer and no annotation on anything, and what is done depends on the
-state that is found, never on the difference that an event brought.
+All are event handlers: these put no finalizer and no annotation on anything, and what is done depends on the state that is
+found, never on the difference that an event brought.
 """
 
+import itertools
 import logging
+from collections.abc import Iterator
 from typing import Any, Final
 
 import kopf
@@ -12,23 +14,32 @@ import kopf
 from modelweights_operator import errors
 from modelweights_operator import settings as own_settings
 from modelweights_operator.api.v1alpha1 import GROUP, PLURAL, VERSION
-from modelweights_operator.kube import convert, health, login, rights
-from modelweights_operator.kube.client import WATCH_SECONDS, Api
+from modelweights_operator.kube import health, login, rights
+from modelweights_operator.kube.client import SILENCE_SECONDS, WATCH_SECONDS, Api
 from modelweights_operator.reconciler import Reconciler
 
-_INACTIVITY_SECONDS: Final = 90.0
+_LIST_SECONDS: Final = 60.0
 
 _log = logging.getLogger(__name__)
 
 
+class _Patience:
+    """Seconds between kopf's tries of a request that fails: without end, since after its last one kopf ends the process."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((1, 1, 2, 3, 5, 8, 13), itertools.repeat(20))
+
+
 @kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
-    """Tune kopf, connect and check the rights; the rest starts with the first event, when the index is complete."""
+    """Tune kopf, connect, check the rights, and start the rest."""
     settings.scanning.disabled = True
     settings.posting.enabled = False
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.client_timeout = WATCH_SECONDS + 30
-    settings.watching.inactivity_timeout = _INACTIVITY_SECONDS
+    settings.watching.inactivity_timeout = SILENCE_SECONDS
+    settings.networking.error_backoffs = _Patience()
+    settings.networking.request_timeout = _LIST_SECONDS
     try:
         memo.api = await Api.connect()
         memo.reconciler = await _make_reconciler(memo)
@@ -77,22 +88,7 @@ async def stop(memo: kopf.Memo, **_: Any) -> None:
         await memo.api.close()
 
 
-@kopf.index("", "v1", "nodes")
-async def node_index(body: kopf.Body, memo: kopf.Memo, **_: Any) -> None:
-    """Tell of a node. kopf runs no other handler before this one saw every node, so no plan misses one."""
-    memo.reconciler.node_seen(convert.node(body))
-
-
-@kopf.on.event("", "v1", "nodes")
-async def node_changed(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """Tell that a node went; what came or changed the index told already."""
-    memo.reconciler.nodes_complete()
-    if event["type"] == "DELETED":
-        memo.reconciler.node_gone(event["object"]["metadata"]["name"])
-
-
 @kopf.on.event(GROUP, VERSION, PLURAL)
 async def model_changed(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """Tell that a ModelWeights came, changed or went."""
-    memo.reconciler.nodes_complete()
     memo.reconciler.model_seen(event["object"], gone=event["type"] == "DELETED")

@@ -1,8 +1,8 @@
 """The running operator: informers and queues around gather, plan and apply. Made and fed by `handlers`.
 
-ModelWeights, nodes (kopf) ---+
-Jobs, staging pods (informers) +--> models queue: gather -> make_plan -> apply --wakes--> gated pods
-gated pods (informer) ------------> gates queue:  read models -> decide -> lift
+ModelWeights (kopf) ------------------+
+nodes, Jobs, staging pods (informers) +--> models queue: gather -> make_plan -> apply --wakes--> gated pods
+gated pods (informer) --------------------> gates queue:  read models -> decide -> lift
 every RESYNC_SECONDS: all models, labels that belong to no model, and whether kopf's watches still live
 """
 
@@ -77,7 +77,6 @@ class Reconciler:
         self._stuck: dict[Key, set[str]] = {}
         self._keys: dict[str, Key] = {}
         self._nodes: dict[str, Node] = {}
-        self._nodes_complete = asyncio.Event()
         self._taints = StartupTaints(api, self._nodes, enabled=startup_taint)
         self._told: dict[str, str] = {}
         self._watchdog = Watchdog(settings.quiet_seconds)
@@ -103,7 +102,9 @@ class Reconciler:
             items.gated_item,
             lambda item: self._gates.wake((item.value.namespace, item.value.name)),
         )
+        self._nodes_informer = Informer(api, paths.NODES, {}, items.node_item, self._node_changed)
         self._informers: dict[str, Informer[Any]] = {
+            "nodes": self._nodes_informer,
             "jobs": self._jobs,
             "staging pods": self._pods,
             "gated pods": self._gated,
@@ -137,9 +138,8 @@ class Reconciler:
         await self._progress.close()
 
     def is_ready(self) -> bool:
-        """Whether every informer has its first list, and kopf has told of every node."""
-        informed = all(informer.synced.is_set() for informer in self._informers.values())
-        return informed and self._nodes_complete.is_set()
+        """Whether every informer has its first list."""
+        return all(informer.synced.is_set() for informer in self._informers.values())
 
     def is_alive(self) -> str:
         """Why the operator is to be restarted; "" when it isn't."""
@@ -151,24 +151,41 @@ class Reconciler:
                 return f"task {task.get_name()} ended"
         return self._watchdog.verdict()
 
-    # --- what handlers tell ---------------------------------------------------------------------------------------
+    # --- what the handler tells -----------------------------------------------------------------------------------
 
     def model_seen(self, body: Json, *, gone: bool) -> None:
         """A ModelWeights came, changed or went."""
         metadata = body["metadata"]
         key = (metadata["namespace"], metadata["name"])
-        self._watchdog.seen(key, "" if gone else metadata["resourceVersion"])
+        if gone:
+            self._model_went(metadata["uid"])
+            return
+        self._watchdog.seen(key, metadata["resourceVersion"])
         self._keys[metadata["uid"]] = key
         self._residents.note("/".join(key), body)
-        if gone:
-            del self._keys[metadata["uid"]]
+        self._models.wake(key)
+        self._wake_gates(key)
+
+    def _model_went(self, uid: str) -> None:
+        key = self._keys.pop(uid, None)
+        if key is None:
+            return
+        if key not in self._keys.values():
+            self._watchdog.seen(key, "")
             self._residents.forget("/".join(key))
         self._models.wake(key)
         self._wake_gates(key)
 
-    def node_seen(self, node: Node) -> None:
-        """A node came or changed. What staging doesn't care for, as heartbeats, wakes nobody."""
+    # --- wake-ups -------------------------------------------------------------------------------------------------
+
+    def _node_changed(self, item: Item[Node]) -> None:
+        """A node came, changed or went. What staging doesn't care for, as heartbeats, wakes nobody."""
+        node = item.value
         former = self._nodes.get(node.name)
+        if self._nodes_informer.get(("", node.name)) is None:
+            self._nodes.pop(node.name, None)
+            self._wake_all()
+            return
         self._nodes[node.name] = node
         self._taints.wake()
         if former is None or _without_our_labels(former) != _without_our_labels(node):
@@ -181,20 +198,9 @@ class Reconciler:
             if names.node_label_owner(uid) in changed:
                 self._models.wake(key)
 
-    def node_gone(self, name: str) -> None:
-        """A node was deleted."""
-        if self._nodes.pop(name, None) is not None:
-            self._wake_all()
-
-    def nodes_complete(self) -> None:
-        """Every node that there is was told of. Before that nothing is planned: a missing node would be cleaned up."""
-        self._nodes_complete.set()
-
     def _wake_all(self) -> None:
         for key in self._keys.values():
             self._models.wake(key)
-
-    # --- wake-ups -------------------------------------------------------------------------------------------------
 
     def _wake_owner(self, uid: str) -> None:
         key = self._keys.get(uid)
@@ -216,7 +222,7 @@ class Reconciler:
     # --- one model ------------------------------------------------------------------------------------------------
 
     async def _reconcile_model(self, key: Key) -> float | None:
-        await self._nodes_complete.wait()
+        # Before that nothing is planned: a node that is missing would be cleaned up.
         for informer in self._informers.values():
             await informer.synced.wait()
         now = datetime.now(UTC)
@@ -295,7 +301,7 @@ class Reconciler:
         Nodes have no owner references, and a finalizer only for this would make deletion wait for the operator. What
         lives is asked of the API server and not of a cache: a label is never taken on a guess.
         """
-        await self._nodes_complete.wait()
+        await self._nodes_informer.synced.wait()
         labelled = [(node, label) for node in self._nodes.values() for label in names.staged_labels(node.labels)]
         if not labelled or not self._policy.label_nodes:
             return
@@ -380,8 +386,12 @@ class Reconciler:
 
     async def _resync(self) -> None:
         """Look at everything once more, so that an event that got lost costs a minute and not for ever."""
+        known = set(self._keys)
         listed = await self._api.get(paths.ALL_MODELWEIGHTS, accept=METADATA_ONLY)
         metadata = [item["metadata"] for item in listed.get("items") or []]
+        for uid in known - {item["uid"] for item in metadata}:
+            # kopf doesn't tell what went while its watch was broken off.
+            self._model_went(uid)
         self._watchdog.listed({(item["namespace"], item["name"]): item["resourceVersion"] for item in metadata})
         for item in metadata:
             self._models.wake((item["namespace"], item["name"]))

@@ -18,7 +18,11 @@ Json = dict[str, Any]
 
 REQUEST_SECONDS: Final = 30.0
 WATCH_SECONDS: Final = 120
-"""The server ends each watch after this long, so that one that went silent is noticed."""
+"""The server ends each watch after this long."""
+SILENCE_SECONDS: Final = 90.0
+"""A watch of which nothing is heard for so long counts as dead: the server sends a bookmark about every minute."""
+MAX_RETRY_AFTER_SECONDS: Final = 300.0
+"""Whatever the server asks for; a proxy before it may ask for a day."""
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
@@ -102,25 +106,24 @@ class Api:
             errors.ApiError: Anything else.
         """
         query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS), **query}
-        timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + REQUEST_SECONDS, sock_read=WATCH_SECONDS + 10)
+        timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + REQUEST_SECONDS, sock_read=SILENCE_SECONDS)
         headers = {"Accept": "application/json"}
         response = await self._send("GET", path, query=query, headers=headers, timeout=timeout)
         try:
             if response.status != 200:  # noqa: PLR2004 - HTTP's OK
                 raise _error(response, await response.text(), "GET", path)
             async for line in response.content:
-                event = json.loads(line)
-                if event["type"] == "ERROR":
-                    raise _status_error(event["object"], f"watch {path}")
+                event = _parsed(line, f"watch {path}")
+                if event.get("type") == "ERROR":
+                    raise _status_error(event.get("object") or {}, f"watch {path}")
                 yield event
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise errors.ApiError(f"watch {path}: {error!r}", status=0) from error
         finally:
             response.close()
 
     async def _request(self, method: str, path: str, **options: Any) -> Json:
-        answer: Json = json.loads(await self._request_text(method, path, **options))
-        return answer
+        return _parsed(await self._request_text(method, path, **options), f"{method} {path}")
 
     async def _request_text(
         self,
@@ -137,7 +140,7 @@ class Api:
         response = await self._send(method, path, query=query, body=body, headers=headers, timeout=timeout)
         try:
             text = await response.text()
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise errors.ApiError(f"{method} {path}: {error!r}", status=0) from error
         if response.status >= 400:  # noqa: PLR2004 - HTTP's errors
             raise _error(response, text, method, path)
@@ -169,6 +172,17 @@ class Api:
         return response
 
 
+def _parsed(text: str | bytes, what: str) -> Json:
+    """An object of JSON. A proxy before the API server may answer with a page of its own."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise errors.ApiError(f"{what}: the answer is no JSON: {error}", status=0) from error
+    if not isinstance(found, dict):
+        raise errors.ApiError(f"{what}: the answer is no object: {str(found)[:100]}", status=0)
+    return found
+
+
 def _error(response: aiohttp.ClientResponse, text: str, method: str, path: str) -> errors.ApiError:
     try:
         status = json.loads(text)
@@ -178,8 +192,8 @@ def _error(response: aiohttp.ClientResponse, text: str, method: str, path: str) 
     status.setdefault("code", response.status)
     error = _status_error(status, f"{method} {path}")
     retry_after = response.headers.get("Retry-After", "")
-    if retry_after.isdigit():
-        error.retry_after_seconds = float(retry_after)
+    if retry_after.isascii() and retry_after.isdigit():
+        error.retry_after_seconds = min(float(retry_after), MAX_RETRY_AFTER_SECONDS)
     return error
 
 

@@ -6,7 +6,6 @@ the wire (kopf sends no selectors). Each object is turned into a small frozen va
 
 import asyncio
 import logging
-import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from modelweights_operator import errors
+from modelweights_operator.kube import backoff
 from modelweights_operator.kube.client import Api, Json
 
 T = TypeVar("T")
@@ -22,6 +22,9 @@ Key = tuple[str, str]
 PAGE: Final = "500"
 MAX_BACKOFF_SECONDS: Final = 30.0
 EXPECT_SECONDS: Final = 10.0
+_STEADY_SECONDS: Final = 10.0
+"""What went well for so long starts the back-off over: a watch that is cut now and then is no failing server."""
+_TOO_MANY: Final = 429
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ class Informer(Generic[T]):
         self._items: dict[Key, Item[T]] = {}
         self._groups: defaultdict[str, dict[Key, T]] = defaultdict(dict)
         self._expected: dict[Key, tuple[Item[T], float]] = {}
+        self._version = ""
         self._heard = time.monotonic()
         self.synced = asyncio.Event()
 
@@ -101,24 +105,33 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         """List and watch until cancelled. Errors are retried with jitter, as the server asks where it does."""
-        version, failures = "", 0
+        failures = 0
         while True:
-            try:
-                if not version:
-                    version = await self._list()
-                version = await self._watch(version)
-                failures = 0
-            except errors.GoneError:
-                version = ""
-            except errors.ApiError as error:
-                failures += 1
-                # A list is the remedy whatever the cause: a watch that broke off may have missed something.
-                version = ""
-                delay = error.retry_after_seconds or min(2.0**failures / 4, MAX_BACKOFF_SECONDS)
-                _log.warning("%s; listing again in %.1f s", error, delay)
-                await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+            began, error = time.monotonic(), await self._attempt()
+            steady = time.monotonic() - began >= _STEADY_SECONDS
+            failures = 0 if error is None or steady else failures + 1
+            if steady and (error is None or isinstance(error, errors.GoneError)):
+                continue
+            asked = error.retry_after_seconds if error is not None else None
+            delay = backoff.delay(max(failures - 1, 0), MAX_BACKOFF_SECONDS, asked)
+            if error is not None:
+                _log.warning("%s; again in %.1f s", error, delay)
+            await asyncio.sleep(delay)
 
-    async def _list(self) -> str:
+    async def _attempt(self) -> errors.ApiError | None:
+        """List, if there is need, and watch until that ends; the error by which it did."""
+        try:
+            if not self._version:
+                await self._list()
+            await self._watch()
+        except errors.ApiError as error:
+            if error.status != _TOO_MANY:
+                # A list is the remedy whatever the cause: a watch that broke off may have missed something.
+                self._version = ""
+            return error
+        return None
+
+    async def _list(self) -> None:
         found: dict[Key, Item[T]] = {}
         query = {**self._query, "limit": PAGE}
         while True:
@@ -133,8 +146,7 @@ class Informer(Generic[T]):
                 break
         self._replace(found)
         self.synced.set()
-        version: str = page["metadata"]["resourceVersion"]
-        return version
+        self._version = page["metadata"]["resourceVersion"]
 
     def _replace(self, found: dict[Key, Item[T]]) -> None:
         gone = [key for key in self._items if key not in found]
@@ -143,15 +155,14 @@ class Informer(Generic[T]):
         for key, item in found.items():
             self._put(key, item)
 
-    async def _watch(self, version: str) -> str:
-        async for event in self._api.watch(self._path, resourceVersion=version, **self._query):
+    async def _watch(self) -> None:
+        async for event in self._api.watch(self._path, resourceVersion=self._version, **self._query):
             self._heard = time.monotonic()
             body = event["object"]
-            version = body["metadata"]["resourceVersion"]
             if event["type"] != "BOOKMARK":
                 self._put(_key(body), None if event["type"] == "DELETED" else self._convert(body))
+            self._version = body["metadata"]["resourceVersion"]
         self._heard = time.monotonic()
-        return version
 
     def _put(self, key: Key, item: Item[T] | None) -> None:
         self._expected.pop(key, None)

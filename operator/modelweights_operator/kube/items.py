@@ -2,10 +2,15 @@
 
 from modelweights_operator.domain import gate
 from modelweights_operator.domain.access import NamespaceLabels
-from modelweights_operator.domain.snapshot import StagingJob, StagingPod
+from modelweights_operator.domain.snapshot import Node, StagingJob, StagingPod
 from modelweights_operator.kube import convert
 from modelweights_operator.kube.client import Json
 from modelweights_operator.kube.informer import Item
+
+
+def node_item(body: Json) -> Item[Node]:
+    """All in one group."""
+    return Item("", convert.node(body))
 
 
 def job_item(body: Json) -> Item[StagingJob] | None:

@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
 from modelweights_operator import errors
+from modelweights_operator.kube import backoff
 
 K = TypeVar("K")
 
 MAX_BACKOFF_SECONDS: Final = 60.0
-_FIRST_BACKOFF_SECONDS: Final = 0.5
+_CONFLICT_SECONDS: Final = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -78,19 +79,20 @@ class WorkQueue(Generic[K]):
         del self._woken[key]
 
     async def _attempt(self, key: K, failures: int) -> tuple[float | None, bool]:
-        backoff = min(_FIRST_BACKOFF_SECONDS * 2**failures, MAX_BACKOFF_SECONDS)
         try:
             async with self._slots:
                 return await self._work(key), False
         except errors.ConflictError:
             # Somebody else wrote: read again at once the first time, then with patience.
-            return (0.05 if failures == 0 else backoff), True
+            return (_CONFLICT_SECONDS if failures == 0 else backoff.delay(failures, MAX_BACKOFF_SECONDS)), True
         except errors.ApiError as error:
-            _log.warning("%s: %s; again in %.1f s", key, error, error.retry_after_seconds or backoff)
-            return error.retry_after_seconds or backoff, True
+            seconds = backoff.delay(failures, MAX_BACKOFF_SECONDS, error.retry_after_seconds)
+            _log.warning("%s: %s; again in %.1f s", key, error, seconds)
+            return seconds, True
         except Exception:  # noqa: BLE001 - the task's edge: one object's fault must not end the others' work
-            _log.exception("%s: unexpected; again in %.1f s", key, backoff)
-            return backoff, True
+            seconds = backoff.delay(failures, MAX_BACKOFF_SECONDS)
+            _log.exception("%s: unexpected; again in %.1f s", key, seconds)
+            return seconds, True
 
 
 async def sleep_until_set(event: asyncio.Event, seconds: float) -> None:

@@ -3,6 +3,7 @@
 # ruff: noqa: ASYNC110 - what is waited for is the end of tasks that the queue owns
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -61,6 +62,7 @@ def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(queue_module, "asyncio", _Asyncio(sleep))
     monkeypatch.setattr(queue_module, "sleep_until_set", sleep_until_set)
+    monkeypatch.setattr(random, "uniform", lambda least, _: least)
     return asked
 
 
