@@ -192,8 +192,11 @@ class Reconciler:
             self._wake_all()
             return
         # Our labels change with every staged node: that concerns the models whose labels they are, not all of them.
-        before, after = names.staged_labels(former.labels), names.staged_labels(node.labels)
-        changed = {names.owner_of_label(label) for label, _ in before.items() ^ after.items()}
+        changed = {
+            owner
+            for owner in former.staged.keys() | node.staged.keys()
+            if former.staged.get(owner) != node.staged.get(owner)
+        }
         for uid, key in self._keys.items() if changed else ():
             if names.node_label_owner(uid) in changed:
                 self._models.wake(key)
@@ -291,7 +294,7 @@ class Reconciler:
     async def _take_labels(self, uid: str) -> None:
         """No pod is to be sent anywhere any more for an object that is being deleted."""
         for node in list(self._nodes.values()) if self._policy.label_nodes else ():
-            labels = names.staged_labels(node.labels, uid)
+            labels = node.staged_of(uid)
             if labels:
                 await apply.label_node(self._api, node.name, dict.fromkeys(labels))
 
@@ -302,7 +305,9 @@ class Reconciler:
         lives is asked of the API server and not of a cache: a label is never taken on a guess.
         """
         await self._nodes_informer.synced.wait()
-        labelled = [(node, label) for node in self._nodes.values() for label in names.staged_labels(node.labels)]
+        labelled = [
+            (node, label) for node in self._nodes.values() for labels in node.staged.values() for label in labels
+        ]
         if not labelled or not self._policy.label_nodes:
             return
         listed = await self._api.get(paths.ALL_MODELWEIGHTS, accept=METADATA_ONLY)

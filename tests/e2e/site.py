@@ -139,9 +139,9 @@ class Site:
 
     def node_labels(self, body: Json) -> dict[str, set[str]]:
         """Per node that has any, the digests that labels of a ModelWeights name."""
-        uid = body["metadata"]["uid"]
+        owner = names.node_label_owner(body["metadata"]["uid"])
         labels = {
-            node["metadata"]["name"]: set(names.staged_labels(node["metadata"]["labels"], uid).values())
+            node["metadata"]["name"]: set(names.labels_by_owner(node["metadata"]["labels"]).get(owner, {}).values())
             for node in self.client.items("/api/v1/nodes")
         }
         return {name: digests for name, digests in labels.items() if digests}

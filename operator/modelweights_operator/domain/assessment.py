@@ -51,7 +51,7 @@ def assess(
         troubles=tuple(Trouble(name, entries[name].reason, entries[name].message) for name in sorted(stuck)),
         waiting=tuple(Trouble(name, entries[name].reason, entries[name].message) for name in sorted(waiting)),
         canary=stopped,
-        no_nodes_hint=_no_nodes_hint(snapshot, spec),
+        no_nodes_hint="" if entries else _no_nodes_hint(snapshot, spec),
         suspended=spec.suspend,
     )
 

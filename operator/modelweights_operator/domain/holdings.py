@@ -124,10 +124,13 @@ def label_changes(
 ) -> dict[str, dict[str, str | None]]:
     """Per node, the differences between what our labels say there and what is true; None takes one off."""
     changes = {}
+    # All nodes hold one of a few sets of checkpoints.
+    labels_of = {held_there: names.digest_labels(owner_uid, held_there) for held_there in set(holding.values())}
     for node in nodes:
-        there, true = names.staged_labels(node.labels, owner_uid), names.digest_labels(owner_uid, holding[node.name])
+        there, true = node.staged_of(owner_uid), labels_of[holding[node.name]]
+        if there == true:
+            continue
         off: dict[str, str | None] = dict.fromkeys(there.keys() - true.keys())
         on = {key: value for key, value in true.items() if there.get(key) != value}
-        if off or on:
-            changes[node.name] = {**off, **on}
+        changes[node.name] = {**off, **on}
     return changes

@@ -168,8 +168,14 @@ def label_digest(manifest_digest: str) -> str:
     return manifest_digest.removeprefix("sha256:")[:_LABEL_DIGEST]
 
 
-def staged_labels(labels: Mapping[str, Any], owner_uid: str = "") -> dict[str, str]:
-    """The labels of a node that are ours: all of them, or those of one ModelWeights."""
-    ours = {key: value for key, value in labels.items() if key.startswith(NODE_LABEL_PREFIX)}
-    owner = node_label_owner(owner_uid)
-    return {key: value for key, value in ours.items() if not owner_uid or owner_of_label(key) == owner}
+def staged_labels(labels: Mapping[str, Any]) -> dict[str, str]:
+    """The labels of a node that are ours."""
+    return {key: value for key, value in labels.items() if key.startswith(NODE_LABEL_PREFIX)}
+
+
+def labels_by_owner(labels: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The labels of a node that are ours, by what `owner_of_label` says of them."""
+    found: dict[str, dict[str, str]] = {}
+    for key, value in staged_labels(labels).items():
+        found.setdefault(owner_of_label(key), {})[key] = value
+    return found

@@ -44,6 +44,8 @@ def selects(placement: Placement, node: Node) -> bool:
 
 def untolerated(placement: Placement, node: Node) -> Taint | None:
     """The first lasting taint of the node that staging doesn't tolerate, or None."""
+    if not node.taints:
+        return None
     allowed = tolerations(placement)
     for taint in node.taints:
         if taint.effect == "PreferNoSchedule" or taint.key.startswith(_TRANSIENT_PREFIXES):

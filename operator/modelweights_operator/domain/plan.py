@@ -36,7 +36,7 @@ from modelweights_operator.domain.host_folders import LocationError
 from modelweights_operator.domain.pods import Manifest
 from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.sizes import human_bytes
-from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
+from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot, jobs_by_node
 
 _MESSAGES_BYTES: Final = 320_000
 """Of all nodes together: 2,000 of them leave 160 bytes for each, 300 leave all that a message may have."""
@@ -213,28 +213,32 @@ def _decisions(
     foreign = frozenset(job.name for job in snapshot.jobs if not resolved.matches(job))
     in_place = "" if spec.is_fetched else _path(snapshot, spec, "", resolved)
     places = holdings.places(snapshot.owner.status, in_place)
-    return {
-        node.name: policies.decide(
-            policies.NodeContext(
-                node=node,
-                staging_digest=digest,
-                entry=snapshot.owner.status.nodes.get(node.name),
-                jobs=tuple(job for job in snapshot.jobs if job.node_name == node.name),
-                suspended=spec.suspend,
-                now=now,
-                refusal=snapshot.refusals.get(node.name, ""),
-                loader_image=snapshot.policy.loader_image,
-                foreign_jobs=foreign,
-                unresolved=resolved.needed and resolved.source is None,
-                volume_image=spec.source.image.reference if spec.source.image else "",
-                pull_secrets=names.pull_secrets(spec),
-                places=places,
-                room_missing=snapshot.room_missing.get(node.name, ""),
-                retry_at=max(filter(None, (retry_at, snapshot.room_made.get(node.name))), default=None),
-            )
+    jobs, entries = jobs_by_node(snapshot.jobs), snapshot.owner.status.nodes
+
+    def decide(node: Node) -> policies.NodeDecision:
+        context = policies.NodeContext(
+            node=node,
+            staging_digest=digest,
+            entry=entries.get(node.name),
+            jobs=jobs.get(node.name, ()),
+            suspended=spec.suspend,
+            now=now,
+            refusal=snapshot.refusals.get(node.name, ""),
+            loader_image=snapshot.policy.loader_image,
+            foreign_jobs=foreign,
+            unresolved=resolved.needed and resolved.source is None,
+            volume_image=spec.source.image.reference if spec.source.image else "",
+            pull_secrets=names.pull_secrets(spec),
+            places=places,
+            room_missing=snapshot.room_missing.get(node.name, ""),
+            retry_at=max(filter(None, (retry_at, snapshot.room_made.get(node.name))), default=None),
         )
-        for node in targets
+        return policies.decide(context)
+
+    resting = {
+        node.name: policies.at_rest(entries.get(node.name), node, digest) for node in targets if node.name not in jobs
     }
+    return {node.name: resting.get(node.name) or decide(node) for node in targets}
 
 
 def _jobs_to_delete(snapshot: Snapshot, decisions: Mapping[str, policies.NodeDecision]) -> tuple[str, ...]:

@@ -105,17 +105,28 @@ def is_proven(entry: NodeStatus | None, node: Node, staging_digest: str) -> bool
     return entry is not None and holds(entry, node) and entry.staging_digest == staging_digest and has_proof(entry)
 
 
+def at_rest(entry: NodeStatus | None, node: Node, staging_digest: str) -> NodeDecision | None:
+    """What `decide` says of a node without Jobs that is staged as it should be, as most nodes are: it stays as it is."""
+    if entry is None or not is_proven(entry, node, staging_digest) or entry.reason == DIGEST_MISMATCH:
+        return None
+    return NodeDecision(entry)
+
+
 def decide(context: NodeContext) -> NodeDecision:
     """Decide about one node."""
     stale, current = _split(context)
     decision = _settled(context, current) or _by_job(context, current) or _without_job(context, stale)
     if context.refusal and decision.wants_job is not None:
         decision = _refused(context, decision.wants_job)
+    if not stale:
+        return decision
     return replace(decision, delete_jobs=(*decision.delete_jobs, *(job.name for job in stale if not job.deleting)))
 
 
 def _split(context: NodeContext) -> tuple[list[StagingJob], list[StagingJob]]:
     """Jobs of another spec, revision, boot or incarnation of the node, and those that count, the latest round first."""
+    if not context.jobs:
+        return [], []
     current = [
         job
         for job in context.jobs

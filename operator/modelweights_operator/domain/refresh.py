@@ -23,7 +23,7 @@ from modelweights_operator.domain import failures, manifests, memory, names, pol
 from modelweights_operator.domain.clock import parse_time, rfc3339
 from modelweights_operator.domain.pods import Manifest
 from modelweights_operator.domain.policies import NodeDecision
-from modelweights_operator.domain.snapshot import Node, Snapshot, StagingJob
+from modelweights_operator.domain.snapshot import Node, Snapshot, StagingJob, jobs_by_node
 
 RETRY_SECONDS: Final = 600.0
 """After a refresh that failed for anything but the files, or whose Job was refused."""
@@ -104,11 +104,14 @@ def follow(
     """
     nodes = {node.name: node for node in snapshot.nodes}
     merged, due, refused = dict(decisions), {}, 0
+    jobs = jobs_by_node(snapshot.refreshes)
     for name, decision in decisions.items():
+        if name not in jobs and _is_untouched(spec, decision.entry):
+            continue
         found = _Found(
             node=nodes[name],
             entry=decision.entry,
-            jobs=tuple(job for job in snapshot.refreshes if job.node_name == name),
+            jobs=jobs.get(name, ()),
             spec=spec,
             staging_digest=staging_digest,
             owner_uid=snapshot.owner.uid,
@@ -160,6 +163,12 @@ def begin(
         )
         for name in chosen
     ]
+
+
+def _is_untouched(spec: api.Spec, entry: api.NodeStatus) -> bool:
+    """Whether nothing is refreshed, and nothing of a refresh is left: so it is on most nodes of most objects."""
+    left = entry.measured_at or entry.refresh_refused_at or entry.cold_digest
+    return not (spec.prefetch.refresh_interval_seconds or left or entry.reason == policies.RESIDENCY_LOST)
 
 
 def _merge(decision: NodeDecision, answer: _Answer) -> NodeDecision:

@@ -1,11 +1,13 @@
 """What the planner sees of the cluster: frozen values that `kube.gather` makes of API objects. No behaviour but views."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Literal
 
 from modelweights_operator.api.v1alpha1 import Spec, Status
+from modelweights_operator.domain import names
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,15 @@ class Node:
     cordoned: bool = False
     memory_bytes: int = 0
     """Its capacity, 0 when it says none."""
+
+    @cached_property
+    def staged(self) -> Mapping[str, Mapping[str, str]]:
+        """Our labels, by what `names.node_label_owner` says of their ModelWeights. Hundreds of these may have one here."""
+        return names.labels_by_owner(self.labels)
+
+    def staged_of(self, owner_uid: str) -> Mapping[str, str]:
+        """Our labels of one ModelWeights."""
+        return self.staged.get(names.node_label_owner(owner_uid), {})
 
 
 @dataclass(frozen=True)
@@ -277,3 +288,11 @@ class Snapshot:
     """Per node name, why the namespace's quota lets nothing more be staged there."""
     write_refusal: str = ""
     """Why the API server refused a moment ago what has to be there before the status says so; "" when it didn't."""
+
+
+def jobs_by_node(jobs: Iterable[StagingJob]) -> dict[str, tuple[StagingJob, ...]]:
+    """Jobs by the names of their nodes, in the order in which they came."""
+    found: dict[str, tuple[StagingJob, ...]] = {}
+    for job in jobs:
+        found[job.node_name] = (*found.get(job.node_name, ()), job)
+    return found

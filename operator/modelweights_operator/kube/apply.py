@@ -180,13 +180,25 @@ async def _write_config_map(api: Api, snapshot: Snapshot, manifest: Manifest) ->
 
 
 async def _write_status(api: Api, owner: Owner, status: model.Status) -> None:
-    patch = merge_patch(dict(owner.raw_status), status_json(status))
+    patch = status_patch(owner, status)
     if not patch:
         return
     # With the UID, so that a status never lands on another object of the same name.
     body = {"metadata": {"uid": owner.uid}, "status": patch}
     with contextlib.suppress(errors.NotFoundError):
         await api.patch(f"{paths.modelweights(owner.namespace, owner.name)}/status", body)
+
+
+def status_patch(owner: Owner, status: model.Status) -> Json:
+    """The merge patch that brings the status about; empty when it is there.
+
+    Entries of nodes that the plan left as they were read are as they were written, so only the others are looked at.
+    """
+    same = {name for name, entry in status.nodes.items() if entry is owner.status.nodes.get(name)}
+    before, raw_nodes = dict(owner.raw_status), owner.raw_status.get("nodes") or {}
+    before["nodes"] = {name: entry for name, entry in raw_nodes.items() if name not in same}
+    changed = {name: entry for name, entry in status.nodes.items() if name not in same}
+    return merge_patch(before, status_json(status.model_copy(update={"nodes": changed})))
 
 
 def status_json(status: model.Status) -> Json:

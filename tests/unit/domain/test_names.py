@@ -77,7 +77,8 @@ def test_labels_are_told_apart_by_their_object_and_by_their_digest() -> None:
     mine, others = names.digest_labels("uid-1", [DIGEST_A, DIGEST_B]), names.digest_labels("uid-2", [DIGEST_A])
     assert sorted(mine.values()) == ["a" * 40, "b" * 40]
     assert mine.keys().isdisjoint(others)
-    assert names.staged_labels({**mine, **others, "x": "y"}, "uid-1") == mine
+    by_owner = names.labels_by_owner({**mine, **others, "x": "y"})
+    assert by_owner == {names.node_label_owner("uid-1"): mine, names.node_label_owner("uid-2"): others}
     assert {names.owner_of_label(key) for key in mine} == {names.node_label_owner("uid-1")}
 
 

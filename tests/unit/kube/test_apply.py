@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelweights_operator.api.v1alpha1 import Revision, Status
-from modelweights_operator.kube.apply import merge_patch, status_json
-from tests.unit.domain.samples import DIGEST_A, make_entry, make_revision, make_status
+from modelweights_operator.kube.apply import merge_patch, status_json, status_patch
+from tests.unit.domain.samples import DIGEST_A, make_entry, make_owner, make_revision, make_status
 
 Json = dict[str, Any]
 
@@ -73,3 +73,15 @@ def test_a_status_is_written_as_the_crd_knows_it_and_read_back_the_same() -> Non
     assert Status.model_validate(written) == status
     assert written["published"]["manifestDigest"] == DIGEST_A
     assert "published" not in status_json(make_status())
+
+
+def test_nodes_that_stayed_as_they_were_read_change_nothing_of_the_patch() -> None:
+    stays, changes, goes = make_entry(load_seconds=1.5), make_entry(attempts=1), make_entry()
+    before = make_status({"node-a": stays, "node-b": changes, "node-c": goes}, make_revision())
+    owner = make_owner(status=before, raw_status=status_json(before))
+    after = make_status({"node-a": stays, "node-b": make_entry(attempts=2), "node-d": goes}, make_revision())
+    assert status_patch(owner, after) == merge_patch(status_json(before), status_json(after))
+    assert status_patch(owner, after) == {
+        "nodes": {"node-b": {"attempts": 2}, "node-c": None, "node-d": status_json(before)["nodes"]["node-c"]}
+    }
+    assert status_patch(owner, before) == {}
