@@ -19,8 +19,8 @@ from modelweights_operator.cleaner import Cleaner
 from modelweights_operator.domain import access, failures, gate, names, required
 from modelweights_operator.domain.access import NamespaceLabels
 from modelweights_operator.domain.events import Event
-from modelweights_operator.domain.memory import Residents
 from modelweights_operator.domain.plan import Plan, make_plan
+from modelweights_operator.domain.residents import Residents, size_told
 from modelweights_operator.domain.room import Rooms
 from modelweights_operator.domain.snapshot import Node, Policy, Snapshot
 from modelweights_operator.domain.startup_taint import selector_of
@@ -246,9 +246,11 @@ class Reconciler:
         name = snapshot.owner.full_name
         snapshot = replace(
             snapshot,
-            resident=self._residents.beside(name, self._nodes),
+            resident=self._residents.beside(name, self._nodes, now),
             jobs=self._progress.add(snapshot.jobs, now),
         )
+        for other in self._residents.learn(name, size_told(snapshot.jobs)):
+            self._models.wake(_key_of(other))
         self._stuck[key] = {f"{key[0]}/{job.name}" for job in snapshot.jobs if failures.is_stuck(job)}
         requires = [(pod.require, pod.namespace) for pod in self._gated.values()]
         for other in self._rooms.note(name, snapshot):
@@ -286,6 +288,8 @@ class Reconciler:
                 snapshot = replace(snapshot, fetching=fetching, ahead=self._turns.ahead(name, now))
                 plan = make_plan(snapshot, now)
             self._turns.note(name, plan.waits, served=fetches and bool(plan.create_jobs), now=now)
+            # Without a pause since the plan was made: the next plan, of whichever object, knows of it.
+            self._residents.begin(name, plan.begins, now)
             refusals = await apply.change_jobs(self._api, snapshot.owner, plan, self._jobs.expect)
         if refusals:
             plan = make_plan(replace(snapshot, refusals=refusals), now)

@@ -101,7 +101,7 @@ async def connect(kubeconfig: Path) -> Api:
 async def test_the_end_of_the_log_is_read_with_the_operators_own_rights(
     kubelet: Kubelet, admin: Kube, namespace: str, account_kubeconfig: Path
 ) -> None:
-    kubelet.log = b"fetch: 10 %, a\nfetch: 40 %, b\nfetch: the hub is busy; asked again in 2.0 s\n"
+    kubelet.log = b"fetch: 10 %, a\nfetch: 40 %, 200 B of 500 B\nfetch: the hub is busy; asked again in 2.0 s\n"
     job, changed = job_of(admin, namespace), asyncio.Event()
     now = datetime.now(UTC) + timedelta(minutes=2)
     async with await connect(account_kubeconfig) as api:
@@ -109,7 +109,8 @@ async def test_the_end_of_the_log_is_read_with_the_operators_own_rights(
         assert reader.add([job], job.created_at) == (job,)
         assert [each.progress_percent for each in reader.add([job], now)] == [0]
         await asyncio.wait_for(changed.wait(), 20)
-        assert [each.progress_percent for each in reader.add([job], now + timedelta(seconds=29))] == [40]
+        [read] = reader.add([job], now + timedelta(seconds=29))
+        assert (read.progress_percent, read.total_bytes) == (40, 500)
         assert len(kubelet.asked) == 1
         assert kubelet.asked[0].startswith(f"/containerLogs/{namespace}/{POD}/fetch?")
         assert "tailLines=20" in kubelet.asked[0]

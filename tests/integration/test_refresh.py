@@ -192,3 +192,28 @@ def test_what_another_holds_is_no_longer_there_to_be_taken(warm: Team) -> None:
     assert f"--max-resident={8_192_000 - 2_000_000}" in prefetch["args"]
     why = next(word for word in prefetch["args"] if word.startswith("--max-resident-because="))
     assert f"{warm.namespace}/llama holds 1.91Mi" in why
+
+
+def test_two_that_are_staged_for_the_first_time_share_the_nodes_memory(warm: Team) -> None:
+    """Of neither is the size known before: the second begins once the first one's step has told it, with what is left."""
+    content = "application/strategic-merge-patch+json"
+    capacity = {"status": {"capacity": {"memory": "10000"}}}
+    warm.admin.patch(f"/api/v1/nodes/{warm.node_name('a')}/status", capacity, content)
+    warm.create_model("first")
+    job = warm.wait_for_job("a")
+    warm.create_model("second")
+
+    def message() -> str:
+        nodes = warm.model("second").get("status", {}).get("nodes", {})
+        return str(nodes.get(warm.node_name("a"), {}).get("message", ""))
+
+    poll("the second one says that it waits", lambda: f"size of {warm.namespace}/first is known" in message())
+    assert [each["metadata"]["name"] for each in warm.jobs()] == [job["metadata"]["name"]]
+    warm.end_prefetch(job, 3000)
+    other = poll(
+        "the second one's Job",
+        lambda: next((each for each in warm.jobs() if "second" in each["metadata"]["name"]), None),
+    )
+    steps = other["spec"]["template"]["spec"]["initContainers"]
+    [prefetch] = [step["args"] for step in steps if step["name"] == "prefetch"]
+    assert "--max-resident=5000" in prefetch

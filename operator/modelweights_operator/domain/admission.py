@@ -84,6 +84,8 @@ def admit(
         reason, why = QUEUED, ""
         if held_back := _held_back(snapshot, node):
             reason, why = held_back
+        elif unknown := memory.waits_for(node, spec, snapshot):
+            why, outcome.again_after_seconds = unknown, QUEUED_AGAIN_SECONDS
         elif untried := trial.refuse(node.name, trying):
             reason, why = canary.WAITS, untried
         elif free <= 0:

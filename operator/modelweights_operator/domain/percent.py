@@ -16,6 +16,13 @@ AFTER: Final = timedelta(minutes=1)
 EVERY: Final = timedelta(seconds=30)
 """So often the log of one Job is read at most."""
 _LINE: Final = re.compile(r"^([a-z]{1,16}): ([0-9]{1,3}) %(?:[ ,]|$)", re.MULTILINE)
+_TOTAL: Final = re.compile(
+    r"^([a-z]{1,16}): [0-9]{1,3} %, [0-9.]{1,8} (?:[KMGT]i)?B of ([0-9]{1,7}(?:\.[0-9])?) ((?:[KMGT]i)?)B\b",
+    re.MULTILINE,
+)
+_UNITS: Final = ("", "Ki", "Mi", "Gi", "Ti")
+_ROUNDED: Final = 0.05
+"""At most so much of the unit was cut off."""
 _WHOLE: Final = 100
 
 
@@ -60,3 +67,12 @@ def parse(text: str, step: str) -> int | None:
     """
     found = [int(percent) for name, percent in _LINE.findall(text) if name == step]
     return min(found[-1], _WHOLE) if found else None
+
+
+def parse_total(text: str, step: str) -> int:
+    """Of how many bytes the last line that tells so speaks, rather a few too many since it is rounded; 0 where none tells."""
+    found = [(amount, unit) for name, amount, unit in _TOTAL.findall(text) if name == step]
+    if not found:
+        return 0
+    amount, unit = found[-1]
+    return int(float(amount)) if not unit else int((float(amount) + _ROUNDED) * 1024 ** _UNITS.index(unit))

@@ -74,6 +74,11 @@ class Plan:
     stuck: frozenset[str] = frozenset()
     halted: bool = False
 
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """Names of the nodes on which a Job is made."""
+        return tuple(job["metadata"]["annotations"][names.NODE_ANNOTATION] for job in self.create_jobs)
+
 
 def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     """Decide everything about one ModelWeights."""

@@ -146,7 +146,11 @@ def begin(
     # One that was refused keeps its place among refreshes: no more nodes than the cap knock at a time.
     free = max(0, spec.placement.max_concurrent_nodes - running - created - refreshes.refused)
     # One that turned out to hold other files than the rest isn't refreshed.
-    due = {name: follows for name, follows in refreshes.due.items() if policies.is_staged(entries[name])}
+    due = {
+        name: follows
+        for name, follows in refreshes.due.items()
+        if policies.is_staged(entries[name]) and not memory.waits_for(nodes[name], spec, snapshot)
+    }
     chosen = sorted(due, key=lambda name: (due[name], name))[:free]
     status = snapshot.owner.status
     known = {revision.manifest_digest: revision for revision in (status.candidate, status.published) if revision}

@@ -115,6 +115,8 @@ class StagingJob:
     """The pull secrets that it was made with, as `names.pull_secrets` writes them."""
     progress_percent: int = 0
     """How far its running step is, 0 where that isn't known."""
+    total_bytes: int = 0
+    """Of how many bytes, as the step's log says; 0 where that isn't known."""
     follows: str = ""
     """Of one that refreshes: when it was measured before; "" of one that stages."""
     started_at: datetime | None = None
@@ -232,10 +234,11 @@ class Policy:
 
 @dataclass(frozen=True)
 class Resident:
-    """What another ModelWeights keeps in the page cache of a node."""
+    """What another ModelWeights keeps in the page cache of a node; `unknown` while nobody knows how much that is to be."""
 
     owner: str
     size_bytes: int
+    unknown: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from modelweights_operator.domain.storage import ModelLocation
 
 RESOLVE: Final = "resolve"
 FETCH: Final = "fetch"
+PREFETCH: Final = "prefetch"
 VALIDATE: Final = "validate"
 REPORT: Final = "report"
 REFRESH: Final = "refresh"
@@ -205,7 +206,7 @@ def _steps(staging: Staging) -> list[tuple[str, list[str]]]:
         *("--timeout-seconds", str(validation.timeout_seconds)),
     ]
     publish = ["--node-boot-id", staging.node.boot_id, *warm, *(_marker(location) if location.marked else [])]
-    steps = [("prefetch", [*read, *_bounded(staging)])] if prefetch.mode == "PageCache" else []
+    steps = [(PREFETCH, [*read, *_bounded(staging)])] if prefetch.mode == "PageCache" else []
     steps.append((VALIDATE, check))
     if validation.engine.selection == "Measured":
         steps.append(("tune", []))

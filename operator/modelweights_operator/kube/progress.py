@@ -32,6 +32,7 @@ class _Reading:
     running: RunningStep
     asked_at: datetime
     done_percent: int = 0
+    total_bytes: int = 0
 
 
 class ProgressReader:
@@ -60,14 +61,14 @@ class ProgressReader:
             self._readings.pop(key, None)
             return job
         known = self._readings.get(key)
-        done = known.done_percent if known is not None and known.running == running else 0
+        last = known if known is not None and known.running == running else _Reading(running, now)
         if known is None or now - known.asked_at >= percent.EVERY:
             self._forget(now)
-            self._readings[key] = _Reading(running, now, done)
+            self._readings[key] = replace(last, asked_at=now)
             task = asyncio.get_running_loop().create_task(self._read(key, job.owner_uid), name=f"log of {key}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return replace(job, progress_percent=done)
+        return replace(job, progress_percent=last.done_percent, total_bytes=last.total_bytes)
 
     def _forget(self, now: datetime) -> None:
         """Jobs of objects that are gone are asked for no more."""
@@ -90,7 +91,8 @@ class ProgressReader:
             return
         done = percent.parse(text, step)
         if done is not None and done != reading.done_percent and self._readings.get(key) == reading:
-            self._readings[key] = replace(reading, done_percent=done)
+            total_bytes = percent.parse_total(text, step)
+            self._readings[key] = replace(reading, done_percent=done, total_bytes=total_bytes)
             self._on_change(owner_uid)
 
     async def close(self) -> None:

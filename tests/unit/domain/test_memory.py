@@ -1,19 +1,18 @@
 """The budget of a node's memory: what others hold there is taken from it."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from modelweights_operator.domain import memory
-from modelweights_operator.domain.memory import Residents
+from modelweights_operator.domain.admission import QUEUED_AGAIN_SECONDS
+from modelweights_operator.domain.plan import make_plan
 from modelweights_operator.domain.snapshot import Resident
 from tests.unit.domain.plans import A, B
-from tests.unit.domain.samples import POLICY, make_snapshot
+from tests.unit.domain.samples import NOW, POLICY, make_owner, make_snapshot, make_spec
 
 GIB = 2**30
 NODE = replace(A, memory_bytes=100 * GIB)
-NODES = {"node-a": NODE, "node-b": B}
 
 
 def bound(budget: str, *beside: Resident, memory_bytes: int = 100 * GIB) -> memory.Bound | None:
@@ -51,48 +50,27 @@ def test_there_is_never_less_than_nothing() -> None:
     assert found.size_bytes == 0
 
 
-def body(entry: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    status = {"nodes": {"node-a": {"bootID": A.boot_id, **entry}}, "published": {"sizeBytes": 7}}
-    return {"spec": {}, "status": status, **changes}
+def refusal(*beside: Resident, budget: str = "80%", **prefetch: str) -> str:
+    spec = make_spec(prefetch=prefetch)
+    snapshot = replace(
+        make_snapshot(make_owner(spec)), policy=replace(POLICY, memory_budget=budget), resident={"node-a": beside}
+    )
+    return memory.waits_for(NODE, spec, snapshot)
 
 
-@pytest.mark.parametrize(
-    ("entry", "expected"),
-    [
-        ({"state": "Ready", "residentBytes": 5}, 5),
-        ({"state": "Failed", "reason": "ResidencyLost", "residentBytes": 3}, 3),
-        ({"state": "Ready"}, 7),
-        ({"state": "Staging"}, 7),
-        ({"state": "Staging", "bootID": ""}, 7),
-        ({"state": "Failed"}, 0),
-        ({"state": "Waiting"}, 0),
-        ({"state": "Ready", "residentBytes": 5, "bootID": "another"}, 0),
-    ],
-)
-def test_what_a_status_says_of_a_node(entry: dict[str, Any], expected: int) -> None:
-    residents = Residents()
-    residents.note("team/other", body(entry))
-    found = residents.beside("team/llama", NODES).get("node-a", ())
-    assert sum(each.size_bytes for each in found) == expected
+def test_nothing_begins_beside_one_of_unknown_size() -> None:
+    unknown = Resident("team/new", 0, unknown=True)
+    assert "size of team/new is known" in refusal(Resident("team/big", GIB), unknown)
+    assert refusal(Resident("team/big", GIB)) == ""
+    assert refusal(unknown, budget="") == ""
+    assert refusal(unknown, mode="None") == ""
 
 
-def test_a_checkpoint_that_is_not_read_takes_nothing() -> None:
-    residents = Residents()
-    residents.note("team/other", body({"state": "Staging"}, spec={"prefetch": {"mode": "None"}}))
-    assert residents.beside("team/llama", NODES) == {}
-
-
-def test_an_object_is_not_beside_itself_and_one_that_went_is_forgotten() -> None:
-    residents = Residents()
-    residents.note("team/llama", body({"state": "Ready", "residentBytes": 5}))
-    assert residents.beside("team/llama", NODES) == {}
-    assert residents.beside("team/other", NODES) == {"node-a": (Resident("team/llama", 5),)}
-    residents.forget("team/llama")
-    assert residents.beside("team/other", NODES) == {}
-
-
-def test_an_object_that_has_no_status_yet_and_a_node_that_is_gone_hold_nothing() -> None:
-    residents = Residents()
-    residents.note("team/new", {"spec": {}})
-    residents.note("team/other", body({"state": "Ready", "residentBytes": 5}))
-    assert residents.beside("team/llama", {"node-b": B}) == {}
+def test_a_node_with_one_of_unknown_size_is_passed_over_and_says_why() -> None:
+    """Another node is tried first then: the canary takes it, and not all objects the first one by name."""
+    given = make_snapshot(make_owner(make_spec(placement={"canaryNodes": 1})), nodes=(NODE, B))
+    unknown = {"node-a": (Resident("team/new", 0, unknown=True),)}
+    plan = make_plan(replace(given, policy=replace(POLICY, memory_budget="80%"), resident=unknown), NOW)
+    assert plan.begins == ("node-b",)
+    assert "nodeMemory.budget" in plan.status.nodes["node-a"].message
+    assert plan.again_after_seconds == QUEUED_AGAIN_SECONDS

@@ -36,6 +36,25 @@ def test_what_a_log_tells(text: str, expected: int | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", 0),
+        ("fetch: 40 %, 1.2 GiB of 3.0 GiB, 100 MiB/s, 18 s left\n", int(3.05 * 2**30)),
+        ("fetch: 1 %, 5 B of 500 B, 1 B/s\nfetch: the hub is busy\n", 500),
+        ("fetch: 1 %, 5 B of 1.0 TiB\nfetch: 2 %, 5 B of 2.0 TiB\n", int(2.05 * 2**40)),
+        ("prefetch: 1 %, 5 B of 500 B", 0),
+        ("fetch: 1 %, 5 B of 99999999999 GiB", 0),
+        ("fetch: 1 %, 5 B of 3.0 GiBx", 0),
+        ("fetch: 1 %, 5 B of -3.0 GiB", 0),
+        ("fetch: 1 %, 5 B of 1.2.3 GiB", 0),
+        ("fetch: 10 %, a", 0),
+    ],
+)
+def test_the_size_that_a_log_tells(text: str, expected: int) -> None:
+    assert percent.parse_total(text, "fetch") == expected
+
+
+@pytest.mark.parametrize(
     ("job", "pod", "expected"),
     [
         ({}, {}, RunningStep("stage-llama-x", "fetch")),
