@@ -2,7 +2,7 @@
 
 ModelWeights (kopf) ------------------+
 nodes, Jobs, staging pods (informers) +--> models queue: gather -> make_plan -> apply --wakes--> gated pods
-gated pods (informer) --------------------> gates queue:  read models -> decide -> lift
+gated pods: `gatekeeper`
 every RESYNC_SECONDS: all models, labels that belong to no model, and whether kopf's watches still live
 """
 
@@ -16,16 +16,15 @@ from typing import Any, Final
 
 from modelweights_operator import errors
 from modelweights_operator.cleaner import Cleaner
-from modelweights_operator.domain import access, failures, gate, names, required
-from modelweights_operator.domain.access import NamespaceLabels
-from modelweights_operator.domain.events import Event
+from modelweights_operator.domain import failures, names
 from modelweights_operator.domain.plan import Plan, make_plan
 from modelweights_operator.domain.residents import Residents, size_told
 from modelweights_operator.domain.room import Rooms
 from modelweights_operator.domain.snapshot import Node, Policy, Snapshot
 from modelweights_operator.domain.startup_taint import selector_of
 from modelweights_operator.domain.turns import Turns
-from modelweights_operator.kube import apply, convert, gather, items, paths
+from modelweights_operator.gatekeeper import Gatekeeper
+from modelweights_operator.kube import apply, gather, items, paths
 from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
 from modelweights_operator.kube.informer import Informer, Item
 from modelweights_operator.kube.progress import ProgressReader
@@ -56,7 +55,7 @@ class Reconciler:
     """
 
     def __init__(self, api: Api, settings: Settings, features: Features, *, startup_taint: bool = False) -> None:
-        self._api, self._lift_pods = api, features.lift_pods
+        self._api = api
         self._quiet_seconds = settings.quiet_seconds
         self._policy = Policy(
             loader_image=settings.loader_image,
@@ -73,12 +72,11 @@ class Reconciler:
         self._admission, self._turns, self._residents = asyncio.Lock(), Turns(), Residents()
         self._rooms = Rooms(datetime.now(UTC))
         self._models: WorkQueue[Key] = WorkQueue(self._reconcile_model)
-        self._gates: WorkQueue[Key] = WorkQueue(self._reconcile_gate)
         self._stuck: dict[Key, set[str]] = {}
         self._keys: dict[str, Key] = {}
         self._nodes: dict[str, Node] = {}
         self._taints = StartupTaints(api, self._nodes, enabled=startup_taint)
-        self._told: dict[str, str] = {}
+        self._gates = Gatekeeper(api, self._nodes, features)
         self._watchdog = Watchdog(settings.quiet_seconds)
         self._progress = ProgressReader(api, may_read=features.read_logs, on_change=self._wake_owner)
         self._jobs = Informer(
@@ -95,25 +93,14 @@ class Reconciler:
             items.pod_item,
             lambda item: self._wake_owner(item.value.owner_uid),
         )
-        self._gated = Informer(
-            api,
-            paths.PODS,
-            {"fieldSelector": "spec.nodeName=,status.phase=Pending"},
-            items.gated_item,
-            lambda item: self._gates.wake((item.value.namespace, item.value.name)),
-        )
         self._nodes_informer = Informer(api, paths.NODES, {}, items.node_item, self._node_changed)
         self._informers: dict[str, Informer[Any]] = {
             "nodes": self._nodes_informer,
             "jobs": self._jobs,
             "staging pods": self._pods,
-            "gated pods": self._gated,
+            **self._gates.informers,
             **self._cleaner.informers,
         }
-        self._namespaces: Informer[NamespaceLabels] | None = None
-        if features.watch_namespaces:
-            self._namespaces = Informer(api, paths.NAMESPACES, {}, items.namespace_item, self._wake_gates_of)
-            self._informers["namespaces"] = self._namespaces
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -164,7 +151,7 @@ class Reconciler:
         self._keys[metadata["uid"]] = key
         self._residents.note("/".join(key), body)
         self._models.wake(key)
-        self._wake_gates(key)
+        self._gates.wake_for(key)
 
     def _model_went(self, uid: str) -> None:
         key = self._keys.pop(uid, None)
@@ -174,7 +161,7 @@ class Reconciler:
             self._watchdog.seen(key, "")
             self._residents.forget("/".join(key))
         self._models.wake(key)
-        self._wake_gates(key)
+        self._gates.wake_for(key)
 
     # --- wake-ups -------------------------------------------------------------------------------------------------
 
@@ -210,18 +197,6 @@ class Reconciler:
         if key is not None:
             self._models.wake(key)
 
-    def _wake_gates(self, key: Key) -> None:
-        for pod in self._gated.values():
-            with contextlib.suppress(gate.RequireError):
-                if any(requirement.model == key for requirement in gate.parse_require(pod)):
-                    self._gates.wake((pod.namespace, pod.name))
-
-    def _wake_gates_of(self, item: Item[NamespaceLabels]) -> None:
-        """Other labels of a namespace may let its pods require what they couldn't."""
-        for pod in self._gated.values():
-            if pod.namespace == item.value.namespace:
-                self._gates.wake((pod.namespace, pod.name))
-
     # --- one model ------------------------------------------------------------------------------------------------
 
     async def _reconcile_model(self, key: Key) -> float | None:
@@ -241,7 +216,7 @@ class Reconciler:
             return None
         if snapshot.owner.deleting:
             # In the foreground: whatever were made for it now, the garbage collector would have to remove again.
-            self._wake_gates(key)
+            self._gates.wake_for(key)
             return await self._cleaner.delete(snapshot, partial(self._take_labels, snapshot.owner.uid), now)
         name = snapshot.owner.full_name
         snapshot = replace(
@@ -252,7 +227,7 @@ class Reconciler:
         for other in self._residents.learn(name, size_told(snapshot.jobs)):
             self._models.wake(_key_of(other))
         self._stuck[key] = {f"{key[0]}/{job.name}" for job in snapshot.jobs if failures.is_stuck(job)}
-        requires = [(pod.require, pod.namespace) for pod in self._gated.values()]
+        requires = [(pod.require, pod.namespace) for pod in self._gates.waiting]
         for other in self._rooms.note(name, snapshot):
             self._models.wake(_key_of(other))
         made = self._rooms.made_room(name, now)
@@ -265,7 +240,7 @@ class Reconciler:
         await apply.apply(self._api, snapshot, plan, now)
         self._taints.note(selector_of(snapshot.owner, plan))
         await self._cleaner.finish(snapshot, cleanup, now)
-        self._wake_gates(key)
+        self._gates.wake_for(key)
         return min(filter(None, (plan.again_after_seconds, cleanup.again_after_seconds)), default=None)
 
     async def _plan_jobs(self, snapshot: Snapshot, now: datetime) -> tuple[Snapshot, Plan, dict[str, str]]:
@@ -320,69 +295,6 @@ class Reconciler:
             if names.owner_of_label(label) not in living:
                 await apply.label_node(self._api, node.name, {label: None})
 
-    # --- one gated pod --------------------------------------------------------------------------------------------
-
-    async def _reconcile_gate(self, key: Key) -> float | None:
-        pod = self._gated.get(key)
-        if pod is None or not self._lift_pods:
-            return None
-        try:
-            requirements = gate.parse_require(pod)
-        except gate.RequireError:
-            requirements = ()
-        models = {item: await self._staged_model(item, pod.namespace) for item in requirements}
-        decision = gate.decide(pod, models, label_nodes=self._policy.label_nodes)
-        if isinstance(decision, gate.Lift):
-            await self._lift(pod, decision)
-        elif decision.reason:
-            await self._tell(pod, Event("Warning", decision.reason, decision.message))
-        return None
-
-    async def _lift(self, pod: gate.GatedPod, decision: gate.Lift) -> None:
-        try:
-            await apply.lift(self._api, pod.namespace, pod.name, decision.patch)
-        except errors.NotFoundError:
-            return
-        except (errors.InvalidError, errors.ForbiddenError) as error:
-            await self._tell(pod, Event("Warning", "LiftRefused", str(error)))
-            raise
-        _log.info("%s/%s: gate lifted", pod.namespace, pod.name)
-        await self._tell(pod, Event("Normal", decision.reason, decision.message))
-
-    async def _tell(self, pod: gate.GatedPod, event: Event) -> None:
-        """Post an event on the pod, once for each message."""
-        if self._told.get(pod.uid) == event.message:
-            return
-        living = {gated.uid for gated in self._gated.values()}
-        self._told = {uid: message for uid, message in self._told.items() if uid in living}
-        self._told[pod.uid] = event.message
-        involved = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
-        }
-        await apply.post_event(self._api, involved, event, datetime.now(UTC))
-
-    async def _staged_model(self, requirement: gate.Requirement, namespace: str) -> gate.StagedModel | None:
-        """What a pod of a namespace requires; None when it isn't there or isn't for it."""
-        known = self._namespaces.get(("", namespace)) if self._namespaces else None
-        if requirement.namespace != namespace and known is None:
-            return None
-        try:
-            body = await self._api.get(paths.modelweights(requirement.namespace, requirement.name))
-        except errors.NotFoundError:
-            return None
-        owner = convert.owner(body)
-        if owner.deleting:
-            return None
-        if requirement.namespace != namespace and not (owner.spec and access.allows(owner.spec.access, known)):
-            return None
-        return required.staged_model(
-            owner, requirement.revision, self._nodes.values(), label_nodes=self._policy.label_nodes
-        )
-
     # --- resync ---------------------------------------------------------------------------------------------------
 
     async def _resync_forever(self) -> None:
@@ -404,8 +316,7 @@ class Reconciler:
         self._watchdog.listed({(item["namespace"], item["name"]): item["resourceVersion"] for item in metadata})
         for item in metadata:
             self._models.wake((item["namespace"], item["name"]))
-        for pod in self._gated.values():
-            self._gates.wake((pod.namespace, pod.name))
+        self._gates.wake_all()
         self._taints.wake()
         await self._sweep_labels()
         await self._cleaner.sweep({item["uid"] for item in metadata})

@@ -8,6 +8,7 @@ one node already, as a DaemonSet's, waits for that very node.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from modelweights_operator.domain import names, provision
@@ -18,6 +19,7 @@ MAX_REQUIREMENTS: Final = 16
 _NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 _REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+@#:-]{0,254}", re.ASCII)
 """Whatever a source's revision may be, and digests."""
+_LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, order=True)
@@ -39,11 +41,23 @@ class Requirement:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Pods of one namespace that belong together: those with all of these labels."""
+
+    labels: tuple[tuple[str, str], ...]
+
+    @property
+    def selector(self) -> str:
+        """As the API server takes it. No pod has such a name."""
+        return ",".join(f"{key}={value}" for key, value in self.labels)
+
+
+@dataclass(frozen=True)
 class GatedPod:
     """A pod that has our gate.
 
     `terms` are the terms of its required node affinity as they stand, None without one; `preferred` those of the preferred
-    one. `waits_itself`: an init container of it waits on the node.
+    one. `waits_itself`: an init container of it waits on the node. `group_size` is what its annotation says, "" for nothing.
     """
 
     namespace: str
@@ -54,6 +68,9 @@ class GatedPod:
     terms: tuple[Mapping[str, Any], ...] | None = None
     preferred: tuple[Mapping[str, Any], ...] = ()
     waits_itself: bool = False
+    group: Group | None = None
+    group_size: str = ""
+    created_at: datetime = _LONG_AGO
 
 
 @dataclass(frozen=True)
@@ -99,12 +116,20 @@ class Wait:
     message: str = ""
 
 
+Verdict = Lift | Wait
+
+
 class RequireError(ValueError):
     """The annotation can't be understood; the message says how it is written."""
 
 
 def parse_require(pod: GatedPod) -> tuple[Requirement, ...]:
-    """Read the pod's annotation `modelweights.io/require`.
+    """Read the pod's annotation `modelweights.io/require`, see `parse`."""
+    return parse(pod.require, pod.namespace)
+
+
+def parse(require: str, namespace: str) -> tuple[Requirement, ...]:
+    """Read what a pod of a namespace requires.
 
     Returns:
         The requirements in the order in which they stand, each once.
@@ -112,16 +137,16 @@ def parse_require(pod: GatedPod) -> tuple[Requirement, ...]:
     Raises:
         RequireError: It is empty or malformed.
     """
-    if len(pod.require) > names.MAX_REQUIRE_LENGTH:
+    if len(require) > names.MAX_REQUIRE_LENGTH:
         raise RequireError(
             f"annotation {names.REQUIRE_ANNOTATION} is longer than {names.MAX_REQUIRE_LENGTH} characters: shorten it"
         )
-    parts = [part.strip() for part in pod.require.split(",") if part.strip()]
+    parts = [part.strip() for part in require.split(",") if part.strip()]
     if not parts:
         raise RequireError(f"annotation {names.REQUIRE_ANNOTATION} is missing or empty: name a ModelWeights in it")
     if len(parts) > MAX_REQUIREMENTS:
         raise RequireError(f"annotation {names.REQUIRE_ANNOTATION} names more than {MAX_REQUIREMENTS}")
-    return tuple(dict.fromkeys(_parse_one(part, pod.namespace) for part in parts))
+    return tuple(dict.fromkeys(_parse_one(part, namespace) for part in parts))
 
 
 def _parse_one(text: str, namespace: str) -> Requirement:
@@ -139,7 +164,7 @@ def decide(
     models: Mapping[Requirement, StagedModel | None],
     *,
     label_nodes: bool,
-) -> Lift | Wait:
+) -> Verdict:
     """Decide about one pod.
 
     Args:
@@ -170,7 +195,7 @@ def _explain(requirement: Requirement, model: StagedModel) -> Wait:
     return Wait(*provision.why_not("/".join(requirement.model), provisions=model.provisions))
 
 
-def _open(pod: GatedPod, found: list[StagedModel], needed: list[StagedModel], *, label_nodes: bool) -> Lift | Wait:
+def _open(pod: GatedPod, found: list[StagedModel], needed: list[StagedModel], *, label_nodes: bool) -> Verdict:
     """Towards nodes that hold what is needed; for the rest the pod waits itself, preferably where it needn't."""
     if pod.terms is not None and not all(_is_filled(term) for term in pod.terms):
         return Wait(

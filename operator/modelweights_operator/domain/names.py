@@ -57,6 +57,9 @@ MAX_REQUIRE_LENGTH: Final = 16_384
 """Of that annotation, which may have 256 KiB and is looked at often: so much is enough for all that it may name."""
 DIGEST_ANNOTATION: Final = f"{PREFIX}/digest"
 PATH_ANNOTATION: Final = f"{PREFIX}/path"
+GROUP_LABEL: Final = f"{PREFIX}/group"
+"""Pods of a namespace with the same value start together."""
+GROUP_SIZE_ANNOTATION: Final = f"{PREFIX}/group-size"
 NODE_LABEL_PREFIX: Final = f"staged.{PREFIX}/"
 
 _CREDENTIALS: Final = frozenset({"tokenSecretRef", "credentialsSecretRef", "anonymous"})

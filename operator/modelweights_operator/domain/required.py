@@ -7,7 +7,9 @@ from modelweights_operator.domain import gate, holdings, names, revisions
 from modelweights_operator.domain.snapshot import Node, Owner
 
 
-def staged_model(owner: Owner, asked: str, nodes: Iterable[Node], *, label_nodes: bool) -> gate.StagedModel:
+def staged_model(
+    owner: Owner, asked: str, nodes: Iterable[Node], *, label_nodes: bool, group_has: str = ""
+) -> gate.StagedModel:
     """Look for the revision in the status, and for the nodes that hold it.
 
     Args:
@@ -15,8 +17,11 @@ def staged_model(owner: Owner, asked: str, nodes: Iterable[Node], *, label_nodes
         asked: What the pod asks for after the `@`, "" for what is published.
         nodes: All nodes.
         label_nodes: Whether the operator may label nodes: then a node counts only once its label is there.
+        group_has: The digest with which other pods of the group were let go for the same, "" for none: it is that one then.
     """
     status = owner.status
+    if group_has and (status.published is None or status.published.manifest_digest != group_has):
+        asked = group_has
     placement = owner.spec.placement if owner.spec is not None else None
     # A node that comes is staged as the spec asks: for another revision a pod would wait there in vain.
     provisions = placement is not None and placement.when_no_room == "Provision" and not asked
@@ -24,6 +29,8 @@ def staged_model(owner: Owner, asked: str, nodes: Iterable[Node], *, label_nodes
     found = revisions.find(status, asked)
     if found is None:
         missing = revisions.why_missing(status, owner.spec, asked) if asked else ""
+        if missing and asked == group_has:
+            missing = f"pods of its group were started with {asked} before; {missing}"
         return gate.StagedModel(
             uid=owner.uid,
             available=False,

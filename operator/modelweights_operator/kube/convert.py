@@ -1,7 +1,7 @@
 """API objects (JSON) to the frozen values that the domain knows. Called by the informers and `gather`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.api.quantity import to_bytes
-from modelweights_operator.domain import names, provision
+from modelweights_operator.domain import groups, names, provision
 from modelweights_operator.domain.clock import parse_time
 from modelweights_operator.domain.gate import GatedPod
 from modelweights_operator.domain.snapshot import (
@@ -207,6 +207,35 @@ def gated_pod(body: Json) -> GatedPod | None:
         terms=tuple(required["nodeSelectorTerms"]) if required else None,
         preferred=tuple(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()),
         waits_itself=any(map(provision.runs_wait, spec.get("initContainers") or [])),
+        group=groups.group_of(metadata.get("labels") or {}),
+        group_size=(metadata.get("annotations") or {}).get(names.GROUP_SIZE_ANNOTATION, ""),
+        created_at=parse_time(metadata["creationTimestamp"]) or _EPOCH,
+    )
+
+
+def group_members(bodies: Iterable[Json]) -> groups.Present:
+    """The pods of a group; those that end or have ended are none of it any more."""
+    living = [
+        body
+        for body in bodies
+        if "deletionTimestamp" not in body["metadata"]
+        and (body.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+    ]
+    waiting = tuple(pod for pod in map(gated_pod, living) if pod is not None)
+    names_waiting = {pod.name for pod in waiting}
+    return groups.Present(
+        waiting=waiting,
+        started=tuple(_started(body) for body in living if body["metadata"]["name"] not in names_waiting),
+        count=len(living),
+    )
+
+
+def _started(body: Json) -> groups.Started:
+    notes = body["metadata"].get("annotations") or {}
+    return groups.Started(
+        name=body["metadata"]["name"],
+        require=notes.get(names.REQUIRE_ANNOTATION, ""),
+        digests=notes.get(names.DIGEST_ANNOTATION, ""),
     )
 
 

@@ -31,6 +31,6 @@ def namespace_item(body: Json) -> Item[NamespaceLabels] | None:
 
 
 def gated_item(body: Json) -> Item[gate.GatedPod] | None:
-    """Those that wait at our gate, all in one group."""
+    """Those that wait at our gate. Grouped as they belong together; all that belong to none are in one group."""
     pod = convert.gated_pod(body)
-    return Item("", pod) if pod else None
+    return Item(f"{pod.namespace}/{pod.group.selector}" if pod.group else "", pod) if pod else None

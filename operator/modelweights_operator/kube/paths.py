@@ -28,9 +28,14 @@ def config_map(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace)}/configmaps/{quote(name)}"
 
 
+def pods(namespace: str) -> str:
+    """The pods of a namespace."""
+    return f"/api/v1/namespaces/{quote(namespace)}/pods"
+
+
 def pod(namespace: str, name: str) -> str:
     """One pod."""
-    return f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}"
+    return f"{pods(namespace)}/{quote(name)}"
 
 
 def log(namespace: str, pod_name: str) -> str:

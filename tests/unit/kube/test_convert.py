@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from modelweights_operator.api.v1alpha1 import Status
-from modelweights_operator.domain.gate import GatedPod
+from modelweights_operator.domain.gate import GatedPod, Group
+from modelweights_operator.domain.groups import Started
 from modelweights_operator.domain.snapshot import ContainerState, EngineConfigMap, Node, StagingJob, StagingPod, Taint
 from modelweights_operator.kube import convert
 
@@ -283,13 +284,38 @@ def test_a_gated_pod() -> None:
         resourceVersion="7",
         annotations={"modelweights.io/require": "llama"},
     )
-    assert convert.gated_pod(body) == GatedPod("team", "p", "pu", "7", "llama", tuple(terms))
+    assert convert.gated_pod(body) == GatedPod("team", "p", "pu", "7", "llama", tuple(terms), created_at=CREATED_AT)
+
+
+def test_a_gated_pod_of_a_group() -> None:
+    body = pod(
+        {"schedulingGates": [GATE]},
+        resourceVersion="7",
+        labels={"modelweights.io/group": "g"},
+        annotations={"modelweights.io/group-size": "3"},
+    )
+    found = convert.gated_pod(body)
+    assert found is not None
+    assert (found.group, found.group_size) == (Group((("modelweights.io/group", "g"),)), "3")
+
+
+def test_the_pods_of_a_group_that_are_there() -> None:
+    waits = pod({"schedulingGates": [GATE]}, resourceVersion="7", name="waits")
+    notes = {"modelweights.io/require": "llama", "modelweights.io/digest": "sha256:a"}
+    runs = pod({}, name="runs", annotations=notes) | {"status": {"phase": "Running"}}
+    plain = pod({}, name="plain") | {"status": {"phase": "Pending"}}
+    ended = pod({}, name="ended", annotations=notes) | {"status": {"phase": "Failed"}}
+    goes = pod({}, name="goes", annotations=notes, deletionTimestamp=CREATED)
+    found = convert.group_members([waits, runs, plain, ended, goes])
+    assert [each.name for each in found.waiting] == ["waits"]
+    assert found.started == (Started("runs", "llama", "sha256:a"), Started("plain", "", ""))
+    assert found.count == 3
 
 
 @pytest.mark.parametrize("affinity", [None, {}, {"nodeAffinity": None}, {"podAffinity": {}}, {"nodeAffinity": {}}])
 def test_a_gated_pod_without_required_affinity_or_annotation(affinity: Any) -> None:
     body = pod({"schedulingGates": [GATE], "affinity": affinity}, resourceVersion="7")
-    assert convert.gated_pod(body) == GatedPod("team", "p", "pu", "7", "", None)
+    assert convert.gated_pod(body) == GatedPod("team", "p", "pu", "7", "", None, created_at=CREATED_AT)
 
 
 @pytest.mark.parametrize(
