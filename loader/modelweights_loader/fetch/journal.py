@@ -33,6 +33,7 @@ _MAX_LINE_BYTES = 2**14
 # Older notes are kept at each multiple of this: what a power failure took is mostly behind the last few.
 _THIN_BYTES = 2**25
 _NUM_LATEST = 64
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 class Chunk(NamedTuple):
@@ -233,5 +234,5 @@ def _entries_of(records: Mapping[str, Record]) -> Iterable[dict[str, object]]:
 
 
 def _encode(entry: Mapping[str, object]) -> bytes:
-    text = json.dumps(entry, separators=(",", ":")).encode()
+    text = _ENCODER.encode(entry).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)

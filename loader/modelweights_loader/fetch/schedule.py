@@ -36,6 +36,8 @@ class Schedule:
         self._left = len(self._waiting)
         self._has_ranges = True
         self._moved = threading.Condition()
+        # Who waits for the end is not woken by each file.
+        self._is_over = threading.Event()
         self.stop = threading.Event()
         self.error: BaseException | None = None
 
@@ -49,6 +51,7 @@ class Schedule:
             if self.error is None and not self.stop.is_set():
                 self.error = error
             self.stop.set()
+            self._is_over.set()
             self._moved.notify_all()
 
     def wait(self, timeout_seconds: float) -> bool:
@@ -60,8 +63,7 @@ class Schedule:
         Returns:
             Whether there is nothing more to fetch, or it has failed.
         """
-        with self._moved:
-            return self._moved.wait_for(lambda: self._left == 0 or self.stop.is_set(), timeout_seconds)
+        return self._is_over.wait(timeout_seconds)
 
     def take(self) -> Transfer | Claim | None:
         """Takes the next thing to do. Blocks while others may leave something.
@@ -94,7 +96,8 @@ class Schedule:
             transfer.num_active = 1
             self._open.append(transfer)
             self._running[transfer] = claim
-            self._moved.notify_all()
+            if self._can_split(transfer):
+                self._moved.notify_all()
             return claim
 
     def _take_part(self) -> Claim | None:
@@ -161,7 +164,9 @@ class Schedule:
         with self._moved:
             self._forget(transfer)
             self._left -= 1
-            self._moved.notify_all()
+            if self._left == 0:
+                self._is_over.set()
+                self._moved.notify_all()
 
     def restart(self, transfer: Transfer) -> None:
         """Has a whole file fetched again.

@@ -25,6 +25,9 @@ _MAX_PENDING_FILES = 256
 # A smaller file is noted once it is on the disk, and not before: that costs more than to fetch it again.
 _UNNOTED_BYTES = 2**18
 _SYNC_ALL_FROM_FILES = 16
+# Small files wait for each other, but no longer than that: each time costs a flush, and wakes a thread.
+_GATHER_FILES = 128
+_GATHER_SECONDS = 0.1
 
 
 class _Order(NamedTuple):
@@ -58,6 +61,7 @@ class Syncer:
         self._pending_bytes = 0
         self._pending_files = 0
         self._begun: dict[Transfer, int] = {}
+        self._is_urgent = False
         self._is_closing = False
         self._is_over = False
         self._noting = threading.Lock()
@@ -105,7 +109,9 @@ class Syncer:
             self._orders.append(order)
             self._pending_bytes += size_bytes
             self._pending_files += order.whole is not None
-            self._moved.notify_all()
+            if order.end > _UNNOTED_BYTES or len(self._orders) >= _GATHER_FILES:
+                self._is_urgent = True
+                self._moved.notify_all()
             self._moved.wait_for(
                 lambda: (
                     self._is_over
@@ -145,8 +151,12 @@ class Syncer:
 
     def _take(self) -> list[_Order]:
         with self._moved:
-            self._moved.wait_for(lambda: self._orders or self._is_closing)
+            is_due = False
+            while not is_due:
+                self._moved.wait_for(lambda: self._is_urgent or self._is_closing, _GATHER_SECONDS)
+                is_due = bool(self._orders) or self._is_closing
             orders, self._orders = self._orders, []
+            self._is_urgent = False
             return orders
 
     def _sync(self, orders: list[_Order]) -> None:

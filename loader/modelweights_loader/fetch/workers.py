@@ -270,13 +270,13 @@ class _Worker:
     def _take_left(self, claim: Claim, syncer: Syncer) -> bool:
         """Goes on behind what an earlier run has left here; False where that is nothing."""
         begin = claim.position
-        with _keeping(), saying("read", claim.transfer.file.path):
+        with _KEEPING, saying("read", claim.transfer.file.path):
             ends = claim.transfer.take_left(claim)
         if ends is None:
             return False
         self._flushed = claim.position
         self._counts.add_proven(claim.transfer, claim.position - begin)
-        with _keeping():
+        with _KEEPING:
             _note(syncer, claim.transfer, ends)
         return True
 
@@ -333,14 +333,14 @@ class _Worker:
         piece = piece[: max(0, claim.end - claim.position)]
         if not piece or not self._is_wanted(claim):
             return
-        with _keeping(), saying("write", claim.transfer.file.path):
+        with _KEEPING, saying("write", claim.transfer.file.path):
             ends = claim.transfer.write(claim, piece)
         chunks = claim.transfer.sum_up(claim, piece)
         self._counts.add_written(claim.transfer, len(piece))
         if claim.position - self._flushed >= _WRITE_BACK_BYTES:
             start_write_back(claim.transfer.descriptor, self._flushed, claim.position - self._flushed)
             self._flushed = claim.position
-        with _keeping():
+        with _KEEPING:
             _note(syncer, claim.transfer, ends)
             for chunk in chunks:
                 syncer.note_chunk(claim.transfer, chunk)
@@ -352,13 +352,18 @@ def _note(syncer: Syncer, transfer: Transfer, ends: list[tuple[int, str]]) -> No
             syncer.note_part(transfer, end, digest)
 
 
-@contextlib.contextmanager
-def _keeping() -> Iterator[None]:
+class _Keeping:
     """Tells errors of this machine from those of the source, which are tried again."""
-    try:
-        yield
-    except LoaderError as error:
-        raise _DiskError(error) from error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, LoaderError):
+            raise _DiskError(error) from error
+
+
+_KEEPING = _Keeping()
 
 
 @contextlib.contextmanager
