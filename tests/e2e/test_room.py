@@ -1,6 +1,6 @@
 """Fetched files go from real nodes: superseded ones, those of a deleted object, and what makes room on a disk that is full."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -11,7 +11,7 @@ from tests.e2e.client import path_of, selecting
 from tests.e2e.objects import model_weights, models_mount, models_volume, stand_in_pod
 from tests.e2e.site import FETCHED, SMALL_DISK, Site
 from tests.filesystems.tools import ensure_tools
-from tests.installation import NAMESPACE
+from tests.installation import NAMESPACE, RELEASE
 from tests.json_client import Json
 from tests.polling import poll
 
@@ -20,6 +20,7 @@ MIB = 2**20
 SOURCES = "/models/revisions"
 QUICK = {"prefetch": {"mode": "None"}, "validation": {"mode": "Structure"}}
 """What these tests are about comes before and after."""
+DELETES = {"deletionPolicy": "Delete"}
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +98,30 @@ def test_superseded_goes_where_no_pod_uses_it_and_with_the_object_all(site: Site
         left = site.cluster.node_exec(node, ["find", FETCHED, "-path", f"*{namespace}*"])
         assert set(left.split()) <= {f"{FETCHED}/{namespace}"}
     poll("its Jobs are gone", lambda: not _jobs_now(site, model))
+
+
+def test_a_namespace_that_is_deleted_takes_its_files_along(
+    site: Site, make_namespace: Callable[[str, str], str]
+) -> None:
+    """Also those that a pod of the namespace uses till then. What was said in it is gone, so the operator's log has it."""
+    namespace = make_namespace("goes", "")
+    home = f"{FETCHED}/{namespace}/llama"
+    body = copied(namespace, "llama", 1)
+    site.client.make({**body, "spec": body["spec"] | DELETES})
+    digest = site.await_condition(namespace, "llama")["status"]["published"]["manifestDigest"]
+    for node in site.cluster.gpu_nodes:
+        assert folders(site, node, home) == {digest}
+    mounted = {"container": models_mount(), **models_volume(home), "nodeName": site.cluster.gpu_nodes[0]}
+    site.client.make(stand_in_pod(namespace, "engine", site.images.loader, **mounted))
+    site.await_running(namespace, "engine")
+
+    site.remove_namespace(namespace)
+    path = f"/api/v1/namespaces/{namespace}"
+    poll("the namespace is gone", lambda: site.client.find(path) is None, seconds=120)
+    for node in site.cluster.gpu_nodes:
+        assert site.cluster.node_exec(node, ["find", FETCHED, "-path", f"*{namespace}/*"]) == ""
+    said = site.cluster.kubectl("logs", f"--namespace={NAMESPACE}", f"deploy/{RELEASE}", "--tail=500")
+    assert f"{namespace}/llama: FilesRemoved: removed {home} from 2 node(s)" in said
 
 
 def _holds(site: Site, namespace: str, node: str) -> set[str]:
