@@ -62,6 +62,14 @@ class Revision(Model):
     engine: ProvenEngine | None = Field(
         default=None, description="Settings under which it was first loaded; none when nothing was loaded."
     )
+    proven_staging: str = Field(
+        default="",
+        max_length=16,
+        description=(
+            "Short hash of what was staged and how when it was proven last; where it is asked for again in the same way, all nodes "
+            "may begin at once."
+        ),
+    )
     since: str = Field(
         default="",
         description="When it became the published one, or was first proven.",

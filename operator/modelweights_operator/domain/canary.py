@@ -5,7 +5,8 @@
      |   +-- failed otherwise (network, room, the node): the next node is tried
      +-- exit code 30 --> stopped: only the nodes that said so are tried again, the rest is left alone
 
-What is proven once stays so, whatever becomes of the node: the status notes it. Files that each node has of its own may be
+What is proven once stays so, whatever becomes of the node: the status notes it, also of revisions that were published before, so
+that a way back begins on all nodes. That needs a source that names its revision: other files may lie at the same path by now. Files that each node has of its own may be
 bad on one and good on the next, so there three nodes have to say so.
 """
 
@@ -74,7 +75,7 @@ def judge(
     key = names.short_hash(digest, resolution.revision)
     entries = [decision.entry for decision in decisions.values()]
     if (
-        status.proven_staging == key
+        key in (status.proven_staging, *_proven_revisions(status, resolution))
         or any(entry.staging_digest == digest and policies.has_proof(entry) for entry in entries)
         or any(job.staging_digest == digest and resolution.matches(job) and _validated(job) for job in jobs)
     ):
@@ -88,6 +89,14 @@ def judge(
     ]
     enough = _BAD_ON_OWN_FILES if spec.source.host_path is not None else 1
     return Trial(spec.placement.canary_nodes, bad=tuple(bad) if len(bad) >= enough else ())
+
+
+def _proven_revisions(status: api.Status, resolution: Resolution) -> list[str]:
+    """Short hashes of the stagings that proved what is published, or was."""
+    if not resolution.revision:
+        return []
+    known = (status.published, *status.previous)
+    return [each.proven_staging for each in known if each is not None and each.revision == resolution.revision]
 
 
 def explain(trial: Trial, entries: Mapping[str, api.NodeStatus]) -> str:

@@ -106,7 +106,7 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     known = revisions.advance(
         snapshot.owner.status,
         spec,
-        wanted=_wanted(snapshot, spec, entries, wanted, resolved),
+        wanted=_wanted(snapshot, spec, entries, wanted, resolved, trial),
         holding=holding,
         need=placement.least_available(spec.placement, len(entries)),
         reports=reports,
@@ -265,9 +265,13 @@ def _wanted(
     entries: Mapping[str, api.NodeStatus],
     wanted: str,
     resolved: Resolution,
+    trial: canary.Trial,
 ) -> revisions.Wanted:
     path = _path(snapshot, spec, wanted, resolved)
-    return revisions.Wanted(wanted, path, resolved.revision, everywhere=count_ready(entries) == len(entries))
+    everywhere = count_ready(entries) == len(entries)
+    # Without a revision nothing says that the files at that path are the same the next time.
+    proven = (trial.proven or "") if resolved.revision else ""
+    return revisions.Wanted(wanted, path, resolved.revision, everywhere=everywhere, proven_staging=proven)
 
 
 def _path(snapshot: Snapshot, spec: api.Spec, digest: str, resolved: Resolution) -> str:

@@ -37,6 +37,7 @@ class Revisions:
 class Wanted:
     """The wanted checkpoint: its digest, "" when no node proved any, where it lies, and of which revision it is.
 
+    `proven_staging`: short hash of what is staged and how once a node has proven it, "" before.
     `everywhere`: each node is ready under the present spec. Until then a checkpoint that is published already keeps its
     path, since nodes that aren't staged anew have the same bytes at the former one only.
     """
@@ -45,6 +46,7 @@ class Wanted:
     path: str
     revision: str
     everywhere: bool
+    proven_staging: str = ""
 
 
 def wanted_digest(published: api.Revision | None, entries: Iterable[api.NodeStatus]) -> str:
@@ -139,6 +141,8 @@ def _revision(
     for known in (*current, *status.previous):
         if known.manifest_digest == wanted.digest:
             update: dict[str, Any] = {"requested": requested, "engine": engine.advance(known.engine, spec, report)}
+            if wanted.proven_staging:
+                update |= {"proven_staging": wanted.proven_staging}
             if wanted.everywhere or not known.path:
                 update |= {"path": wanted.path, "revision": wanted.revision}
             if known.superseded_at:
@@ -150,6 +154,7 @@ def _revision(
         path=wanted.path,
         revision=wanted.revision,
         requested=requested,
+        proven_staging=wanted.proven_staging,
         since=rfc3339(now),
         file_count=report.file_count,
         size_bytes=report.size_bytes,

