@@ -16,12 +16,13 @@ from pydantic.alias_generators import to_camel
 
 from modelweights_operator.api.quantity import to_bytes
 from modelweights_operator.api.sources import ENDPOINT
-from modelweights_operator.domain.snapshot import FetchSettings, StorageClass
+from modelweights_operator.domain.snapshot import FetchSettings, Reader, StorageClass
 from modelweights_operator.errors import SettingsError
 
 T = TypeVar("T")
 
 STORAGE_CLASSES: Final = "MODELWEIGHTS_STORAGE_CLASSES"
+TENANTS: Final = "MODELWEIGHTS_TENANTS"
 FETCH: Final = "MODELWEIGHTS_FETCH"
 EXTRA_CA: Final = "MODELWEIGHTS_EXTRA_CA"
 
@@ -45,6 +46,14 @@ class _Class(_Strict):
     reserve: str | int = "12%"
     namespace_quota: str | int = 0
     default: bool = False
+
+
+class _Tenant(_Strict):
+    namespace: str
+    storage_class: str = Field(alias="class")
+    reads: str = ""
+    claim_name: str = ""
+    size: str | int = ""
 
 
 class _Proxy(_Strict):
@@ -75,7 +84,8 @@ def read_storage_classes(environment: Mapping[str, str]) -> tuple[StorageClass, 
         SettingsError: They are wrong; the message names the class.
     """
     given = _parse(environment, STORAGE_CLASSES, "storage.classes", list[_Class], [])
-    found = tuple(_storage_class(each) for each in given)
+    tenants = _parse(environment, TENANTS, "tenants", list[_Tenant], [])
+    found = tuple(_storage_class(each, _readers(each.name, tenants)) for each in given)
     names = [each.name for each in found]
     for name in names:
         if names.count(name) > 1:
@@ -87,7 +97,16 @@ def read_storage_classes(environment: Mapping[str, str]) -> tuple[StorageClass, 
     return found
 
 
-def _storage_class(given: _Class) -> StorageClass:
+def _readers(class_name: str, tenants: list[_Tenant]) -> tuple[Reader, ...]:
+    """Those that the chart gives a volume with what another namespace has in the class."""
+    return tuple(
+        Reader(each.namespace, each.claim_name or each.reads, each.reads)
+        for each in tenants
+        if each.storage_class == class_name and each.reads
+    )
+
+
+def _storage_class(given: _Class, readers: tuple[Reader, ...]) -> StorageClass:
     what = f"storage.classes: {given.name}"
     if bool(given.root) == bool(given.claim_name):
         raise SettingsError(f"{what} needs exactly one of root and claimName")
@@ -107,6 +126,7 @@ def _storage_class(given: _Class) -> StorageClass:
             quota, f"{what} has the namespaceQuota {quota!r}: bytes such as 500Gi, or 0 for no bound"
         ),
         volumes_root=given.volumes_root,
+        readers=readers,
     )
 
 

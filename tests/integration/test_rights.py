@@ -324,6 +324,13 @@ def test_each_tenant_gets_a_volume_that_no_other_claim_can_take(
         ["prepare", "/roots/0", "--namespace=catalogue"],
         ["prepare", "/roots/1", "--namespace=catalogue"],
     ]
+    # The operator is told who reads what, since it can't look at claims of others.
+    (deployment,) = (each for each in found if each["kind"] == "Deployment")
+    variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    told = from_environment({each["name"]: each["value"] for each in variables if "value" in each})
+    readers = {each.name: [(r.namespace, r.claim, r.reads) for r in each.readers] for each in told.storage_classes}
+    assert readers["tenant"] == [("team-a", "catalogue", "catalogue")]
+    assert readers["nvme"] == [("team-b", "cat", "catalogue")]
     # What is rendered is what an API server takes.
     for name in ("catalogue", "team-a", "team-b"):
         admin.create("/api/v1/namespaces", {"metadata": {"name": name}})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from modelweights_operator import fetch_settings
-from modelweights_operator.domain.snapshot import FetchSettings, StorageClass
+from modelweights_operator.domain.snapshot import FetchSettings, Reader, StorageClass
 from modelweights_operator.errors import SettingsError
 from modelweights_operator.settings import Settings, from_environment
 
@@ -105,6 +105,21 @@ def test_storage_classes() -> None:
         StorageClass("c", claim="models", reserve="2.5%"),
         StorageClass("d", claim="tenant", volumes_root="/data3"),
     )
+
+
+def test_who_reads_what_others_have_in_a_class() -> None:
+    """As the chart's `tenants` have it; those that stage there are none."""
+    given = [{"name": "tenant", "claimName": "models", "volumesRoot": "/v"}, {"name": "nvme", "root": "/data"}]
+    tenants = [
+        {"namespace": "catalogue", "class": "tenant", "size": "2Ti"},
+        {"namespace": "web", "class": "tenant", "reads": "catalogue"},
+        {"namespace": "app", "class": "tenant", "reads": "catalogue", "claimName": "weights", "size": 10},
+    ]
+    tenant, nvme = from_environment(
+        {**with_classes(*given), "MODELWEIGHTS_TENANTS": json.dumps(tenants)}
+    ).storage_classes
+    assert tenant.readers == (Reader("web", "catalogue", "catalogue"), Reader("app", "weights", "catalogue"))
+    assert nvme.readers == ()
 
 
 def test_fetch_settings() -> None:

@@ -163,6 +163,15 @@ class Owner:
 
 
 @dataclass(frozen=True)
+class Reader:
+    """A namespace that mounts what another one has in a storage class, by a claim of its own."""
+
+    namespace: str
+    claim: str
+    reads: str
+
+
+@dataclass(frozen=True)
 class StorageClass:
     """A place for fetched files that the administrator named.
 
@@ -174,6 +183,7 @@ class StorageClass:
         reserve: How much of the disk stays free: bytes, or percent with its sign.
         is_default: Taken where `spec.storage.class` is empty.
         namespace_quota: Bytes on each node that the files of one namespace may take; 0 for no bound.
+        readers: Namespaces whose pods read what others have there, as far as the administrator told the operator.
     """
 
     name: str
@@ -183,6 +193,7 @@ class StorageClass:
     is_default: bool = False
     namespace_quota: int = 0
     volumes_root: str = ""
+    readers: tuple[Reader, ...] = ()
 
     @property
     def shared_root(self) -> str:

@@ -78,6 +78,7 @@ def pod_use(body: Json) -> PodUse:
         name=metadata["name"],
         node=spec.get("nodeName") or "",
         digests=(metadata.get("annotations") or {}).get(names.DIGEST_ANNOTATION, ""),
+        require=(metadata.get("annotations") or {}).get(names.REQUIRE_ANNOTATION, ""),
         host_paths=tuple(volume["hostPath"]["path"] for volume in volumes if volume.get("hostPath")),
         claims=tuple(
             volume["persistentVolumeClaim"]["claimName"] for volume in volumes if volume.get("persistentVolumeClaim")

@@ -12,7 +12,7 @@ from modelweights_operator.domain.cleanup import Cleanup
 from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target, cleanup_job
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.retention import World
-from modelweights_operator.domain.snapshot import Node, Owner, StorageClass
+from modelweights_operator.domain.snapshot import Node, Owner, Reader, StorageClass
 from modelweights_operator.domain.usage import PodUse, users
 from tests.unit.domain.samples import (
     DIGEST_A,
@@ -358,6 +358,49 @@ def test_a_pod_that(user: PodUse, keeps: bool) -> None:  # noqa: FBT001
 )
 def test_of_a_claim_its_pods_are_the_users(user: PodUse, keeps: bool) -> None:  # noqa: FBT001
     assert bool(users([user], make_owner(), SHARED, DIGEST_A)) == keeps
+
+
+READERS = (Reader("web", "catalogue", "team"), Reader("web", "others", "elsewhere"))
+
+
+@pytest.mark.parametrize("where", [NVME, SHARED], ids=["root", "claim"])
+@pytest.mark.parametrize(
+    ("user", "keeps"),
+    [
+        (PodUse("web", "engine", "node-a", claims=("catalogue",)), True),
+        (PodUse("web", "engine", "node-a", claims=("others",)), False),
+        (PodUse("other", "engine", "node-a", claims=("catalogue",)), False),
+        # It says itself which one it uses.
+        (PodUse("web", "engine", "node-a", claims=("catalogue",), digests=DIGEST_B), False),
+    ],
+)
+def test_who_reads_it_in_another_namespace_uses_it_without_any_annotation(
+    where: StorageClass,
+    user: PodUse,
+    keeps: bool,  # noqa: FBT001
+) -> None:
+    assert bool(users([user], make_owner(), replace(where, readers=READERS), DIGEST_A)) == keeps
+
+
+@pytest.mark.parametrize(
+    ("namespace", "require", "keeps"),
+    [
+        ("web", "team/llama", True),
+        ("web", "team/qwen, team/llama@v1", True),
+        ("team", "llama", True),
+        ("web", "llama", False),
+        ("web", "team/qwen", False),
+        ("web", "", False),
+    ],
+)
+def test_where_all_goes_the_pods_that_required_it_are_users_wherever_they_are(
+    namespace: str,
+    require: str,
+    keeps: bool,  # noqa: FBT001
+) -> None:
+    """Whatever they mount: what a volume of another namespace leads to is not told."""
+    pod = PodUse(namespace, "engine", "node-a", digests=DIGEST_A, require=require, claims=("unknown",))
+    assert bool(users([pod], make_owner(), SHARED, "")) == keeps
 
 
 # --- deletion ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from modelweights_operator.api.v1alpha1 import Status
 from modelweights_operator.domain.gate import GatedPod, Group
 from modelweights_operator.domain.groups import Started
 from modelweights_operator.domain.snapshot import ContainerState, EngineConfigMap, Node, StagingJob, StagingPod, Taint
-from modelweights_operator.kube import convert
+from modelweights_operator.domain.usage import PodUse
+from modelweights_operator.kube import cleaning, convert
 
 Json = dict[str, Any]
 CREATED = "2026-03-01T12:00:00Z"
@@ -328,6 +329,14 @@ def test_a_gated_pod_without_required_affinity_or_annotation(affinity: Any) -> N
 )
 def test_a_pod_that_does_not_wait_at_our_gate_is_none_of_ours(spec: Json, metadata: Json) -> None:
     assert convert.gated_pod(pod(spec, resourceVersion="7", **metadata)) is None
+
+
+def test_what_tells_which_files_a_pod_uses() -> None:
+    notes = {"modelweights.io/require": "catalogue/llama", "modelweights.io/digest": "sha256:a"}
+    volumes = [{"persistentVolumeClaim": {"claimName": "models"}}, {"hostPath": {"path": "/data"}}, {"emptyDir": {}}]
+    found = cleaning.pod_use(pod({"nodeName": "node-a", "volumes": volumes}, annotations=notes))
+    assert found == PodUse("team", "p", "node-a", "sha256:a", "catalogue/llama", ("/data",), ("models",))
+    assert cleaning.pod_use(pod()) == PodUse("team", "p")
 
 
 @pytest.mark.parametrize(
