@@ -12,6 +12,7 @@ from tests.images.build import build_images, disk_usage
 from tests.images.engine import Buildah, ImageError, choose_engine
 from tests.images.inputs import TARGETS
 from tests.images.lock import lock
+from tests.images.remnants import one_at_a_time
 
 
 def main() -> int:
@@ -22,7 +23,9 @@ def main() -> int:
             lock()
         elif arguments.command == "base":
             engine = choose_engine("buildah")
-            print(ensure_base(engine) if isinstance(engine, Buildah) else "")
+            if isinstance(engine, Buildah):
+                with one_at_a_time(engine.folder):
+                    print(ensure_base(engine))
         else:
             targets = TARGETS if arguments.target == "all" else (arguments.target,)
             images = build_images(targets, engine=arguments.engine, torch=arguments.torch)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import subprocess
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,9 +11,10 @@ from tests.images.base import REPOSITORY_NAME as BASE_NAME
 from tests.images.base import ensure_base
 from tests.images.engine import Buildah, Engine, ImageError, choose_engine, run
 from tests.images.inputs import TARGETS, Recipe, Target, Torch, cache_folder
+from tests.images.remnants import one_at_a_time, remove_remnants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 # Each image's newest builds that stay: the one in use, and the one before (another checkout, a test that still runs).
 _KEPT_BUILDS = 2
@@ -76,7 +75,9 @@ def build_images(
         ImageError: no engine, or a step failed; the message has its last lines.
     """
     chosen = choose_engine(engine)
-    with _one_at_a_time():
+    with one_at_a_time(cache_folder() / "containers"):
+        if isinstance(chosen, Buildah):
+            remove_remnants(chosen)
         base = ensure_base(chosen) if isinstance(chosen, Buildah) else ""
         built = {target: _build_one(chosen, Recipe(target, torch, base)) for target in targets}
         if isinstance(chosen, Buildah):
@@ -112,9 +113,6 @@ def _prune(engine: Buildah, keep: set[str]) -> None:
         for name in [name for name in names if name not in keep][_KEPT_BUILDS - 1 :]:
             _remove(engine, name)
     if disk_usage() > STORE_LIMIT_BYTES:
-        # A build that was killed leaves its working containers, which hold their images fast. Builds run one at a time
-        # (see _one_at_a_time), so whatever is there now is such a remnant.
-        run(engine.command("rm", "--all"), seconds=300)
         try:
             run(engine.command("rmi", "--prune"), seconds=300)
         except ImageError as error:
@@ -128,12 +126,3 @@ def _remove(engine: Engine, name: str) -> None:
     except ImageError as error:
         # A test that still has it open; the next build tries again.
         print(f"images: {name} stays for now: {error}")
-
-
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    folder = cache_folder() / "containers"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

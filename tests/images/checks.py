@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tests.images.engine import Buildah, ImageError, run
 from tests.images.inputs import CODE, REPOSITORY, Target
 from tests.images.lock import torch_version
+from tests.images.remnants import working_container
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -173,11 +174,8 @@ def unpacked(image: ImageRef) -> Iterator[Path]:
     """Give the image's files as a folder; reading only."""
     engine = image.engine
     if isinstance(engine, Buildah):
-        container = run(engine.command("from", image.name)).strip()
-        try:
+        with working_container(engine, image.name) as container:
             yield Path(run(engine.command("mount", container)).strip())
-        finally:
-            run(engine.command("rm", container))
         return
     container = run(engine.command("create", image.name)).strip()
     try:
