@@ -14,6 +14,7 @@ from tests.integration.cluster_double import Team
 from tests.integration.operator_process import OperatorProcess
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+CHART = REPOSITORY / "charts" / "modelweights-operator"
 SYSTEM = "modelweights-system"
 RELEASE = "mw"
 
@@ -39,7 +40,7 @@ def render(release: str, *settings: str, values: Path | None = None) -> str:
     """The chart's manifests, with settings as `--set` takes them and a file of values."""
     sets = [argument for setting in settings for argument in ("--set", setting)]
     sets += ["--values", str(values)] if values else []
-    argv = [str(ensure_program("helm")), "template", release, str(REPOSITORY / "charts" / "modelweights-operator")]
+    argv = [str(ensure_program("helm")), "template", release, str(CHART)]
     options = ["--namespace", SYSTEM, "--kube-version", "1.34.4"]
     return subprocess.run([*argv, *options, *sets], check=True, capture_output=True, text=True, timeout=60).stdout
 

@@ -31,12 +31,12 @@ def free_port() -> int:
 class OperatorProcess:
     """`python -m modelweights_operator`; start and kill it as often as needed."""
 
-    def __init__(self, kubeconfig: Path, log: Path) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, sources: Path = REPOSITORY / "operator") -> None:
         self._log, self._port = log, free_port()
         self._environment = {
             **os.environ,
             "KUBECONFIG": str(kubeconfig),
-            "PYTHONPATH": str(REPOSITORY / "operator"),
+            "PYTHONPATH": str(sources),
             "MODELWEIGHTS_LOADER_IMAGE": "loader:test",
             "MODELWEIGHTS_HOST_PATH_ROOTS": "/models",
             "MODELWEIGHTS_NAMESPACE": "modelweights-system",

@@ -130,7 +130,18 @@ def label_changes(
         there, true = node.staged_of(owner_uid), labels_of[holding[node.name]]
         if there == true:
             continue
-        off: dict[str, str | None] = dict.fromkeys(there.keys() - true.keys())
+        off: dict[str, str | None] = {
+            key: None for key, value in there.items() if key not in true and not _of_former(owner_uid, key, value, true)
+        }
         on = {key: value for key, value in true.items() if there.get(key) != value}
-        changes[node.name] = {**off, **on}
+        if off or on:
+            changes[node.name] = {**off, **on}
     return changes
+
+
+def _of_former(owner_uid: str, key: str, value: str, true: Mapping[str, str]) -> bool:
+    """Whether it is a label of version 0.1, which had no digest in its key, and still says what is true.
+
+    Pods that were lifted then, and wait for a GPU since, can only go where it is.
+    """
+    return key == names.node_label_owner(owner_uid) and value in true.values()
