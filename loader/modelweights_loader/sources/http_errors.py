@@ -18,7 +18,8 @@ from modelweights_loader.errors import LoaderError, WillNotWorkError, describe_o
 from modelweights_loader.sources.contract import SourceUnavailableError
 
 if TYPE_CHECKING:
-    from modelweights_loader.sources.http_heads import Headers
+    from email.message import Message
+
     from modelweights_loader.sources.http_ranges import Origin
 
 _RATE_LIMIT = re.compile(r'"[^"]*"\s*;\s*r\s*=\s*([0-9]{1,9})\s*;\s*t\s*=\s*([0-9]{1,9})')
@@ -84,7 +85,7 @@ def _explain_proxy(words: str, who: str) -> LoaderError:
     return SourceUnavailableError(message)
 
 
-def read_retry_after(headers: Headers, now_seconds: float | None = None) -> float | None:
+def read_retry_after(headers: Message, now_seconds: float | None = None) -> float | None:
     """Take what the source asks to wait: Retry-After in seconds or as a date, else the header RateLimit.
 
     Args:

@@ -19,7 +19,6 @@ from modelweights_loader import __version__
 from modelweights_loader.errors import TryAgainError, WillNotWorkError
 from modelweights_loader.sources.contract import RangesNotSupportedError, SourceChangedError, SourceUnavailableError
 from modelweights_loader.sources.http_errors import explain_network_error
-from modelweights_loader.sources.http_heads import write_head
 from modelweights_loader.sources.proxies import ProxyTable
 from modelweights_loader.sources.slow_answers import WatchedResponse
 from modelweights_loader.sources.tls import make_tls_context
@@ -27,6 +26,7 @@ from modelweights_loader.sources.tls import make_tls_context
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator, Mapping
+    from email.message import Message
 
     from modelweights_loader.sources.contract import SourceOptions
     from modelweights_loader.sources.proxies import Proxy
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 # Larger ones save nothing on loopback; each connection has one.
 PIECE_BYTES = 256 << 10
 _HTTP_PORTS = {"http": 80, "https": 443}
-_USER_AGENT = f"modelweights-loader/{__version__}"
-_ORIGIN = re.compile(r"[^:/?#]*://[^/?#]*")
 _OK = 200
 _PARTIAL = 206
 _TOO_FAR = 416
@@ -65,17 +63,6 @@ def parse_origin(url: str) -> Origin:
     Raises:
         WillNotWorkError: It is none of http or https, or carries credentials.
     """
-    return _parse_origin(url[: _find_path(url)])
-
-
-def _find_path(url: str) -> int:
-    found = _ORIGIN.match(url)
-    return found.end() if found else len(url)
-
-
-# Of all URLs that are signed for one server it is the same.
-@functools.lru_cache(maxsize=64)
-def _parse_origin(url: str) -> Origin:
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -105,18 +92,19 @@ def join_url(base: str, target: str) -> str:
 
 def make_target(url: str) -> str:
     """Path and query of a URL as they go onto the wire; what may not stand there is quoted."""
-    target = url[_find_path(url) :].partition("#")[0]
-    return quote(target if target.startswith("/") else f"/{target}", safe="%/:=&?~+!$,;'@()*[]")
+    parts = urlsplit(url)
+    query = f"?{parts.query}" if parts.query else ""
+    return quote((parts.path or "/") + query, safe="%/:=&?~+!$,;'@()*[]")
 
 
 class Answer:
     """The answer to one request. Its body is read once; `close` gives the connection back, or ends it."""
 
-    def __init__(self, client: HttpClient, connection: _Connection, response: WatchedResponse) -> None:
+    def __init__(self, client: HttpClient, connection: _Connection, response: http.client.HTTPResponse) -> None:
         self._client, self._connection, self._response = client, connection, response
         self.origin = connection.origin
         self.status = response.status
-        self.headers = response.headers
+        self.headers: Message = response.headers
         # None for a chunked body and for one that ends with the connection.
         self.length_bytes: int | None = response.length
         self._closed = False
@@ -187,7 +175,6 @@ class _Connection:
 
     def __init__(self, origin: Origin, connection: http.client.HTTPConnection, proxy: Proxy | None) -> None:
         self.origin, self.http = origin, connection
-        self.host = origin.described.partition("://")[2].encode("idna").decode("ascii")
         self.forward = proxy if origin.scheme == "http" else None
         self.used = False
         # http.client forgets its socket where an answer ends with the connection; `shut` needs it even then.
@@ -262,26 +249,16 @@ class HttpClient:
 
     def _exchange(
         self, connection: _Connection, method: str, target: str, headers: Mapping[str, str]
-    ) -> WatchedResponse:
-        wanted = {"Host": connection.host, "Accept-Encoding": "identity", "User-Agent": _USER_AGENT, **headers}
+    ) -> http.client.HTTPResponse:
+        wanted = {"Accept-Encoding": "identity", "User-Agent": f"modelweights-loader/{__version__}", **headers}
         if connection.forward is not None:
             target = f"{connection.origin.described}{target}"
             wanted.update(connection.forward.headers)
-        head = write_head(method, target, wanted)
         if connection.http.sock is None:
             connection.http.connect()
             connection.socket = connection.http.sock
-        connection.http.sock.sendall(head)
-        response = WatchedResponse(connection.http.sock, stall_seconds=self.stall_seconds, method=method)
-        try:
-            response.begin()
-        except BaseException:
-            response.close()
-            raise
-        if response.will_close:
-            # The answer holds the socket until it is read.
-            connection.http.close()
-        return response
+        connection.http.request(method, target, headers=wanted)
+        return connection.http.getresponse()
 
     def _take(self, origin: Origin) -> _Connection:
         with self._lock:
@@ -404,7 +381,7 @@ def read_answer(answer: Answer, name: str, size_bytes: int, begin: int, end: int
 
 def _check_head(answer: Answer, name: str, size_bytes: int, begin: int, end: int) -> None:
     origin, length = answer.origin.described, answer.length_bytes
-    coding = answer.headers.get("Content-Encoding", "identity").lower()
+    coding = answer.headers.get("Content-Encoding", "identity").strip().lower()
     if coding not in ("identity", ""):
         message = f"{name}: {origin} compresses ({coding[:20]}) though told not to; switch that off there"
         raise WillNotWorkError(message, reason="EncodedAnswer")
@@ -422,8 +399,8 @@ def _check_part(answer: Answer, name: str, size_bytes: int, begin: int, end: int
     """Some mirrors leave Content-Range out: then the length alone has to be right."""
     origin, length = answer.origin.described, answer.length_bytes
     stated = answer.headers.get("Content-Range")
-    if stated:
-        found = _CONTENT_RANGE.fullmatch(stated)
+    if stated is not None:
+        found = _CONTENT_RANGE.fullmatch(stated.strip())
         if found is None or (int(found[1]), int(found[2])) != (begin, end - 1):
             message = f"{name}: {origin} gives the range {stated[:80]!r} for bytes {begin}-{end - 1}"
             raise SourceUnavailableError(message)

@@ -14,7 +14,8 @@ from modelweights_loader.sources.http_errors import read_retry_after
 from modelweights_loader.sources.http_ranges import parse_origin
 
 if TYPE_CHECKING:
-    from modelweights_loader.sources.http_heads import Headers
+    from email.message import Message
+
     from modelweights_loader.sources.http_ranges import Origin
 
 _TOO_MANY = 429
@@ -41,7 +42,7 @@ class HubRequest(NamedTuple):
 
 
 def explain_hub_status(
-    status: int, headers: Headers, request: HubRequest, *, path: str = "", gated: bool = False
+    status: int, headers: Message, request: HubRequest, *, path: str = "", gated: bool = False
 ) -> LoaderError:
     """Say what a hub's status means.
 
@@ -73,7 +74,7 @@ def explain_hub_status(
     return WillNotWorkError(f"{request.host} refuses {path or request.name} (status {status})", reason="SourceRefused")
 
 
-def explain_storage_status(status: int, headers: Headers, origin: Origin, path: str) -> LoaderError:
+def explain_storage_status(status: int, headers: Message, origin: Origin, path: str) -> LoaderError:
     """Say what the status of the host means that a hub redirects to.
 
     Args:
@@ -95,7 +96,7 @@ def explain_storage_status(status: int, headers: Headers, origin: Origin, path: 
     return WillNotWorkError(message, reason="Forbidden")
 
 
-def _explain_passing(status: int, headers: Headers, request: HubRequest) -> LoaderError:
+def _explain_passing(status: int, headers: Message, request: HubRequest) -> LoaderError:
     wait = read_retry_after(headers)
     asks = "" if wait is None else f", and asks to wait {wait:.0f} s"
     if status == _TOO_MANY:

@@ -174,7 +174,7 @@ class HuggingFaceSource:
 
     def _check_commit(self, answer: Answer, file: RemoteFile) -> None:
         commit = answer.headers.get("X-Repo-Commit")
-        if commit and commit != file.version:
+        if commit is not None and commit != file.version:
             answer.close()
             message = f"{file.path}: {self._origin.described} gives it of commit {commit[:40]!r}, not {file.version}"
             raise SourceChangedError(message)

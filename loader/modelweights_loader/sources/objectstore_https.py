@@ -36,10 +36,10 @@ from modelweights_loader.threads import run_in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from email.message import Message
 
     from modelweights_loader.errors import LoaderError
     from modelweights_loader.sources.contract import SourceOptions
-    from modelweights_loader.sources.http_heads import Headers
     from modelweights_loader.sources.http_ranges import Answer
 
 _MAX_REDIRECTS = 5
@@ -158,7 +158,7 @@ class HttpsSource:
             LoaderError: The server refuses, or it is too large.
         """
         answer = self._send("GET", self._locate(name), {})
-        kind = answer.headers.get("Content-Type").partition(";")[0].strip().lower()
+        kind = answer.headers.get_content_type()
         # A folder whose index is switched off is forbidden, and that says nothing of its files.
         if answer.status in _GONE or (accept and (answer.status == HTTPStatus.FORBIDDEN or kind != accept)):
             answer.close()
@@ -287,7 +287,7 @@ def _find_size(answer: Answer) -> int:
     return int(stated) if stated.isascii() and stated.isdigit() and not compressed else -1
 
 
-def _find_version(headers: Headers) -> str:
+def _find_version(headers: Message) -> str:
     return headers.get("ETag") or headers.get("Last-Modified") or ""
 
 

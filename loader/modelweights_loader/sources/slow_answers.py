@@ -12,19 +12,15 @@ from __future__ import annotations
 import http.client
 import io
 import math
-import re
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
 from modelweights_loader.sources.http_errors import EndlessAnswerError, TooSlowError
-from modelweights_loader.sources.http_heads import read_headers, read_status
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
-
-    from modelweights_loader.sources.http_heads import Headers
 
 # Far below what any line gives, far above what keeps a connection alive on purpose.
 MIN_BYTES_PER_SECOND = 1024
@@ -34,8 +30,6 @@ _STALLS = 2
 _MAX_HEAD_BYTES = 2**18
 _MAX_INTERIM = 16
 _MAX_TRAILERS = 100
-_LENGTH = re.compile(r"[0-9]{1,18}")
-_BODILESS = frozenset({HTTPStatus.SWITCHING_PROTOCOLS, HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 
 
 class WatchedReader(io.RawIOBase):
@@ -99,44 +93,24 @@ class WatchedReader(io.RawIOBase):
 class WatchedResponse(http.client.HTTPResponse):
     """An answer whose head and body are read so."""
 
-    # Typeshed has the class of the standard library, whose parser, made for mail, takes more CPU than all else of a request.
-    headers: Headers  # type: ignore[assignment]
-
-    def __init__(
-        self, sock: socket.socket, debuglevel: int = 0, method: str | None = None, *, stall_seconds: float
-    ) -> None:
-        super().__init__(sock, debuglevel, method)
-        self._has_body = method != "HEAD"
+    def __init__(self, sock: socket.socket, *arguments: Any, stall_seconds: float, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
         self._reader = WatchedReader(self.fp.detach(), stall_seconds, left_bytes=_MAX_HEAD_BYTES)
         self.fp = io.BufferedReader(self._reader)
 
     def begin(self) -> None:
         """Reads the head. The bound is for that alone; a tunnel's answer, which is read otherwise, is no more than a head."""
-        version, status, reason = self._read_status()
-        if not version.startswith("HTTP/1."):
-            raise http.client.UnknownProtocol(version)
-        self.status, self.reason = status, reason
-        self.headers = read_headers(self.fp)
-        self.chunked = self.headers.get("Transfer-Encoding").lower() == "chunked"
-        self.chunk_left = None
-        self.length = self._find_length(self.headers.get("Content-Length"))
-        connection = self.headers.get("Connection").lower()
-        is_kept = "keep-alive" in connection if version == "HTTP/1.0" else "close" not in connection
-        self.will_close = not is_kept or (self.length is None and not self.chunked)
+        super().begin()
         self._reader.left_bytes = math.inf
-
-    def _find_length(self, stated: str) -> int | None:
-        if self.status in _BODILESS or not self._has_body:
-            return 0
-        return int(stated) if not self.chunked and _LENGTH.fullmatch(stated) else None
 
     def _read_status(self) -> tuple[str, int, str]:
         """The status line of the answer itself: http.client knows 100 alone, and reads any number of them."""
         for _ in range(_MAX_INTERIM + 1):
-            version, status, reason = read_status(self.fp)
+            # Typeshed leaves it out.
+            version, status, reason = super()._read_status()  # type: ignore[misc]
             if not _is_interim(status):
                 return version, status, reason
-            read_headers(self.fp)
+            http.client.parse_headers(self.fp)
         message = f"it sends more than {_MAX_INTERIM} interim answers (status 1xx) in place of one"
         raise EndlessAnswerError(message)
 

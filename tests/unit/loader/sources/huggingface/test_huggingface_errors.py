@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email.message
 import socket
 import traceback
 from email.utils import formatdate
@@ -14,7 +15,6 @@ from modelweights_loader.errors import LoaderError, UsageError
 from modelweights_loader.sources import bounds, hub_listing
 from modelweights_loader.sources.contract import RemoteFile, SourceOptions, SourceUnavailableError
 from modelweights_loader.sources.http_errors import read_retry_after
-from modelweights_loader.sources.http_heads import Headers
 from modelweights_loader.sources.huggingface import HuggingFaceSource
 from tests.servers.hub import Fault, Hub
 from tests.servers.repositories import NAME, WEIGHTS, make_repository
@@ -189,8 +189,10 @@ NOW = 1_800_000_000.0
     ],
 )
 def test_how_long_a_hub_asks_to_wait(headers: dict[str, str], expected: float | None) -> None:
-    fields = [(name.lower(), value) for name, value in headers.items()]
-    assert expected == read_retry_after(Headers(fields), NOW)
+    message = email.message.Message()
+    for name, value in headers.items():
+        message[name] = value
+    assert expected == read_retry_after(message, NOW)
 
 
 @pytest.mark.parametrize(("content", "words"), [(None, "there is no token in"), ("  \n", "is empty"), ("a b", "holds no token")])  # fmt: skip
