@@ -19,7 +19,7 @@ MARKER_VERSION = 1
 _BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 _MAX_NAME_BYTES = 255
 _CUT_CHARACTERS = 180
-_MAX_MARKER_BYTES = 65536
+MAX_MARKER_BYTES = 65536
 
 WRITTEN = "Written"
 NOT_WRITABLE = "NotWritable"
@@ -122,7 +122,7 @@ def read_marker(folder: str, relative_path: str) -> Marker | None:
         ValueError: It is there but says nothing that this version understands.
     """
     try:
-        content = json.loads(read_regular(os.path.join(folder, name_marker(relative_path)), _MAX_MARKER_BYTES))
+        content = json.loads(read_regular(os.path.join(folder, name_marker(relative_path)), MAX_MARKER_BYTES))
     except FileNotFoundError:
         return None
     except RecursionError as error:

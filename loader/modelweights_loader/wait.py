@@ -6,12 +6,14 @@ milliseconds and polls one small file.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING
 
 from modelweights_loader.errors import TryAgainError, WillNotWorkError
 from modelweights_loader.interruptible import call
 from modelweights_loader.marker import MARKER_FOLDER, Marker, find_marker_folder, read_boot_id, read_marker
+from modelweights_loader.newest import find_newest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,12 +22,13 @@ _POLL_SECONDS = 0.5
 _REPEAT_SECONDS = 60.0
 
 
-def wait(
+def wait(  # noqa: PLR0913 - three of them are for tests
     path: str,
     *,
     digest: str | None,
     timeout_seconds: float,
     say: Callable[[str], None],
+    newest: bool = False,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
     boot_id: str | None = None,
@@ -37,6 +40,7 @@ def wait(
         digest: Only this manifest digest will do. None takes any.
         timeout_seconds: Give up after that; 0 waits for ever.
         say: Gets one line whenever what is waited for changes, and one a minute.
+        newest: The path is a home: any checkpoint in it will do, the one that was staged last.
         sleep: For tests.
         clock: For tests.
         boot_id: For tests; default: the kernel's.
@@ -57,13 +61,14 @@ def wait(
         raise WillNotWorkError(message, reason="NoMarkerFolder")
     folder, relative_path = found
     wanted_boot_id = boot_id or read_boot_id()
+    look = find_newest if newest else functools.partial(_look, digest)
     started = clock()
     said, said_at = "", started
     while True:
         # A little longer than is left, so that what it lacks is said where the storage answers.
         patience = timeout_seconds - (clock() - started) + _POLL_SECONDS if timeout_seconds else 0.0
         try:
-            marker, lacks = call(lambda: _look(folder, relative_path, digest, wanted_boot_id), patience)
+            marker, lacks = call(lambda: look(folder, relative_path, wanted_boot_id), patience)
         except TryAgainError as error:
             message = f"{path} was not staged within {timeout_seconds:g} s: {error}"
             raise TryAgainError(message, reason="NotStaged") from error
@@ -80,7 +85,7 @@ def wait(
         sleep(min(_POLL_SECONDS, left))
 
 
-def _look(folder: str, relative_path: str, digest: str | None, boot_id: str) -> tuple[Marker | None, str]:
+def _look(digest: str | None, folder: str, relative_path: str, boot_id: str) -> tuple[Marker | None, str]:
     """The marker if it will do, else what it lacks."""
     try:
         marker = read_marker(folder, relative_path)

@@ -5,6 +5,8 @@ Called by `cli`. See the package for what it must not import.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -33,7 +35,19 @@ def add(commands: Commands) -> None:
 
 
 def _add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--digest", metavar="sha256:HEX", type=parse_digest, help="only this manifest digest will do")
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--digest", metavar="sha256:HEX", type=parse_digest, help="only this manifest digest will do")
+    which.add_argument(
+        "--newest",
+        action="store_true",
+        help="PATH holds folders that are named by digests: take the one that was staged last here, whichever it is",
+    )
+    command.add_argument(
+        "--link",
+        metavar="FILE",
+        type=parse_place,
+        help="then make this symbolic link to what is staged; not with --hold",
+    )
     command.add_argument(
         "--timeout-seconds", metavar="N", type=parse_seconds, default=0.0, help="0 (default) waits for ever"
     )
@@ -59,20 +73,44 @@ def run(arguments: argparse.Namespace) -> Outcome:
     """
     from modelweights_loader.checkpoint import resolve_below  # noqa: PLC0415 - see the package's docstring
     from modelweights_loader.interruptible import call  # noqa: PLC0415
+    from modelweights_loader.newest import locate  # noqa: PLC0415
     from modelweights_loader.wait import wait  # noqa: PLC0415
 
     if arguments.held_file and not arguments.hold:
         message = "--held-file needs --hold"
         raise UsageError(message)
+    if arguments.hold and (arguments.newest or arguments.link):
+        message = "--hold goes with neither --newest nor --link"
+        raise UsageError(message)
     call(lambda: resolve_below(arguments.path, arguments.root), arguments.timeout_seconds)
     if arguments.hold:
         return _hold(arguments)
     marker = wait(
-        arguments.path, digest=arguments.digest, timeout_seconds=arguments.timeout_seconds, say=_say_to_stderr
+        arguments.path,
+        digest=arguments.digest,
+        timeout_seconds=arguments.timeout_seconds,
+        say=_say_to_stderr,
+        newest=arguments.newest,
     )
-    return Outcome(
-        "Staged", f"{arguments.path} is staged ({marker.manifest_digest}, {marker.staged_at})", _figures(marker)
-    )
+    path = locate(arguments.path, marker) if arguments.newest else arguments.path
+    if arguments.link:
+        _link(path, arguments.link)
+    return Outcome("Staged", f"{path} is staged ({marker.manifest_digest}, {marker.staged_at})", _figures(marker))
+
+
+def _link(path: str, link: str) -> None:
+    """Whole or not at all, in the place of one that an earlier run of the container made."""
+    made = f"{link}.part"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(made)
+        os.symlink(path, made)
+        os.replace(made, link)
+    except OSError as error:
+        message = (
+            f"cannot make the link {link} ({describe_os_error(error)}); name a file in a folder that can be written"
+        )
+        raise WillNotWorkError(message, reason="ReportNotWritable") from error
 
 
 def _figures(marker: Marker) -> dict[str, object]:

@@ -9,8 +9,10 @@ from urllib.parse import unquote
 
 import pytest
 
+from modelweights_loader.cli import main
 from modelweights_loader.errors import TryAgainError, WillNotWorkError
 from modelweights_loader.marker import Marker, find_marker_folder, name_marker, read_boot_id, read_marker, write_marker
+from modelweights_loader.newest import find_newest
 from modelweights_loader.wait import wait
 
 if TYPE_CHECKING:
@@ -184,3 +186,98 @@ def test_a_spoilt_marker_is_waited_out(root: Path, content: str) -> None:
     found, said = _wait(root, clock)
     assert found.path == "ns/m"
     assert "can't be read" in said[0]
+
+
+# --- any checkpoint in a home ---------------------------------------------------------------------------------------------
+
+
+HEX, OTHER = "a" * 64, "b" * 64
+
+
+def _newest(root: Path, home: str = "ns/m", boot_id: str = "boot") -> tuple[str, str]:
+    marker, lacks = find_newest(str(root / ".modelweights"), home, boot_id)
+    return (marker.path if marker else "", lacks)
+
+
+def _stage(
+    root: Path, path: str, at: str = "2026-01-01T00:00:00Z", boot_id: str = "boot", *, warm: bool = True
+) -> None:
+    (root / path).mkdir(parents=True)
+    write_marker(str(root / ".modelweights"), _marker(path, boot_id, warm=warm)._replace(staged_at=at))
+
+
+def test_the_one_that_was_staged_last_is_taken_whatever_its_digest(root: Path) -> None:
+    assert _newest(root) == ("", f"no marker of a checkpoint in ns/m in {root}/.modelweights yet")
+    _stage(root, f"ns/m/{OTHER}", "2026-01-01T00:00:00Z")
+    _stage(root, f"ns/m/{HEX}/models--o--n/snapshots/{'c' * 40}", "2026-01-02T00:00:00Z")
+    assert _newest(root) == (f"ns/m/{HEX}/models--o--n/snapshots/{'c' * 40}", "")
+    (root / f"ns/m/{HEX}").rename(root / "gone")
+    assert _newest(root) == (f"ns/m/{OTHER}", "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [f"ns/m2/{HEX}", f"ns/{HEX}", "ns/m", f"ns/m/x{HEX[1:]}", f"ns/m/{HEX[1:]}", f"other/m/{HEX}", f"ns/m/sub/{HEX}"],
+)
+def test_what_is_no_checkpoint_of_the_home_doesnt_count(root: Path, path: str) -> None:
+    (root / path).mkdir(parents=True, exist_ok=True)
+    write_marker(str(root / ".modelweights"), _marker(path))
+    assert _newest(root)[0] == ""
+
+
+def test_another_boot_and_cold_pages_dont_count(root: Path) -> None:
+    _stage(root, f"ns/m/{HEX}", boot_id="former")
+    assert "from another boot" in _newest(root)[1]
+    _stage(root, f"ns/m/{OTHER}", warm=False)
+    assert "in the page cache; a refresh" in _newest(root)[1]
+    assert _newest(root, boot_id="former") == (f"ns/m/{HEX}", "")
+
+
+def test_spoilt_markers_and_those_that_name_something_else_are_passed_over(root: Path) -> None:
+    folder = root / ".modelweights"
+    for number, content in enumerate(
+        ("", "[]", "{}", "[" * 20_000, '{"path": 7}', json.dumps({"path": "ns/m/../../etc"}))
+    ):
+        (folder / f"ns%2Fm%2F{number}.json").write_text(content)
+    (folder / name_marker(f"ns/m/{OTHER}")).write_text(json.dumps({"path": f"ns/m/{HEX}"}))
+    (folder / f"ns%2Fm%2F{HEX[:-1]}x.json").mkdir()
+    assert _newest(root)[0] == ""
+    _stage(root, f"ns/m/{HEX}")
+    assert _newest(root) == (f"ns/m/{HEX}", "")
+
+
+def test_a_home_of_a_long_name_is_found_as_well(root: Path) -> None:
+    home = f"ns/{'n' * 200}"
+    _stage(root, f"{home}/{HEX}")
+    _stage(root, f"ns/{'n' * 199}x/{OTHER}")
+    assert _newest(root, home) == (f"{home}/{HEX}", "")
+
+
+def test_the_link_leads_to_it_by_the_path_that_was_given(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "mounted").symlink_to(root)
+    write_marker(str(root / ".modelweights"), _marker(f"ns/m/{HEX}", boot_id=read_boot_id()))
+    (root / "ns" / "m" / HEX).mkdir()
+    home, link = str(tmp_path / "mounted" / "ns" / "m"), tmp_path / "current"
+    for _ in range(2):
+        assert main(["wait", home, "--newest", "--link", str(link)]) == 0
+        assert os.readlink(link) == f"{home}/{HEX}"
+    assert main(["wait", f"{home}/{HEX}", "--link", str(tmp_path / "there")]) == 0
+    assert os.readlink(tmp_path / "there") == f"{home}/{HEX}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "mounted", "root", "there"]
+
+
+def test_a_link_that_cannot_be_made_is_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_marker(str(root / ".modelweights"), _marker(boot_id=read_boot_id()))
+    assert main(["wait", str(root / "ns" / "m"), "--link", str(root / "none" / "link")]) == 20
+    assert "cannot make the link" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["--newest", "--digest", DIGEST], ["--newest", "--hold"], ["--link", "/x", "--hold"]]
+)
+def test_what_does_not_go_together_is_refused(root: Path, words: list[str]) -> None:
+    try:
+        status = main(["wait", str(root / "ns" / "m"), *words])
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else -1
+    assert status == 2
