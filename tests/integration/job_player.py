@@ -1,0 +1,84 @@
+"""Plays the Job controller and the kubelets by itself, for tests that let the operator work alone: every Job of it ends well.
+
+Whatever it meets half way is met again at the next look: the API server may be away, and a Job may go at any time.
+"""
+
+import hashlib
+import http.client
+import threading
+from types import TracebackType
+from typing import Self
+
+from modelweights_operator.domain import names
+from tests.integration.client import Kube
+from tests.integration.cluster_double import Team, end_job, report
+from tests.json_client import Json, RefusedError
+
+_JOBS = f"/apis/batch/v1/jobs?labelSelector={names.MANAGED_BY_LABEL}%3D{names.MANAGED_BY}"
+_CLEANUPS = f"/apis/batch/v1/jobs?labelSelector={names.CLEANUP_LABEL}"
+_LOOK_SECONDS = 0.1
+
+
+def digest_of(revision: str) -> str:
+    """The digest of what is fetched at a revision."""
+    return "sha256:" + hashlib.sha256(revision.encode()).hexdigest()
+
+
+class JobPlayer:
+    """A thread; a context manager.
+
+    Args:
+        admin: The administrator.
+        belongs: Part of the name of the nodes whose Jobs are played; others are left alone.
+
+    Attributes:
+        played: How many Jobs it ended.
+    """
+
+    def __init__(self, admin: Kube, belongs: str) -> None:
+        self._admin, self._belongs = admin, belongs
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._play, daemon=True)
+        self.played = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+    def _play(self) -> None:
+        while not self._stop.wait(_LOOK_SECONDS):
+            try:
+                for job in [*self._admin.items(_JOBS), *self._admin.items(_CLEANUPS)]:
+                    self._look_at(job)
+            except (OSError, http.client.HTTPException, RefusedError):
+                # Away, or out of breath.
+                continue
+
+    def _look_at(self, job: Json) -> None:
+        metadata = job["metadata"]
+        notes = metadata.get("annotations") or {}
+        ended = job.get("status", {}).get("conditions")
+        if ended or "deletionTimestamp" in metadata or self._belongs not in notes.get(names.NODE_ANNOTATION, ""):
+            return
+        try:
+            self._end(job, notes)
+        except RefusedError as error:
+            if error.status not in (http.client.NOT_FOUND, http.client.CONFLICT):
+                raise
+            return
+        self.played += 1
+
+    def _end(self, job: Json, notes: dict[str, str]) -> None:
+        if names.CLEANUP_DIGESTS_ANNOTATION in notes:
+            end_job(self._admin, job, good=True)
+            return
+        team, revision = Team(self._admin, job["metadata"]["namespace"]), notes.get(names.REVISION_ANNOTATION, "")
+        if revision:
+            team.end_fetch(job, revision)
+        team.end(job, report(digest_of(revision)))

@@ -1,0 +1,35 @@
+"""The operator killed at some writes of a full staging; `make faults` does it at all of them, and in rollouts and deletions.
+
+Its moments are in tests/integration/interruptions.py.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration import interruptions
+from tests.integration.client import Kube
+from tests.integration.cluster_double import Team
+from tests.integration.interruptions import Site
+from tests.integration.operator_process import OperatorProcess
+from tests.servers.api_proxy import ApiProxy, Moment
+
+
+@pytest.fixture
+def site(admin: Kube, account_kubeconfig: Path, tmp_path: Path) -> Iterator[Site]:
+    """A running operator behind the proxy."""
+    with ApiProxy(account_kubeconfig, tmp_path) as proxy:
+        with OperatorProcess(proxy.kubeconfig, tmp_path / "log") as operator:
+            site = Site(Team(admin, ""), proxy, operator)
+            with interruptions.played(site.team):
+                yield site
+        assert "Traceback" not in operator.log()
+
+
+def test_killed_at_a_write_it_stages_once_and_loses_nothing(site: Site) -> None:
+    # The first Job, a result being kept, and a status: before and after.
+    for number, moment in enumerate([Moment(3, "after"), Moment(9, "before"), Moment(14, "after")]):
+        site.begin(f"kill-{number}")
+        assert interruptions.run(site, interruptions.STAGE, interruptions.revision_of(number), moment)
+        site.end()
