@@ -45,14 +45,19 @@ def render(release: str, *settings: str, values: Path | None = None) -> str:
     return subprocess.run([*argv, *options, *sets], check=True, capture_output=True, text=True, timeout=60).stdout
 
 
-@pytest.fixture(scope="session")
-def chart(server: ApiServer) -> str:
-    """What applying the chart said; it is applied twice."""
+def apply_chart(server: ApiServer) -> str:
+    """Apply the chart twice; what the second time said."""
     server.kubectl("create", "namespace", SYSTEM)
     manifests = render(RELEASE, "hostPathRoots={/models}", "startupTaint.enabled=true", "access.enabled=true")
     server.kubectl("apply", "--server-side", "-f", "-", input=manifests)
     server.kubectl("wait", "--for=condition=Established", "crd/modelweights.modelweights.io", "--timeout=20s")
     return server.kubectl("apply", "--server-side", "-f", "-", input=manifests)
+
+
+@pytest.fixture(scope="session")
+def chart(server: ApiServer) -> str:
+    """What applying the chart said."""
+    return apply_chart(server)
 
 
 @pytest.fixture(scope="session")

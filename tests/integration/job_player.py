@@ -6,12 +6,13 @@ Whatever it meets half way is met again at the next look: the API server may be 
 import hashlib
 import http.client
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from modelweights_operator.domain import names
 from tests.integration.client import Kube
-from tests.integration.cluster_double import Team, end_job, report
+from tests.integration.cluster_double import Team, end_job, failure, report
 from tests.json_client import Json, RefusedError
 
 _JOBS = f"/apis/batch/v1/jobs?labelSelector={names.MANAGED_BY_LABEL}%3D{names.MANAGED_BY}"
@@ -30,13 +31,14 @@ class JobPlayer:
     Args:
         admin: The administrator.
         belongs: Part of the name of the nodes whose Jobs are played; others are left alone.
+        fails: Which stagings end badly, and may be tried again.
 
     Attributes:
         played: How many Jobs it ended.
     """
 
-    def __init__(self, admin: Kube, belongs: str) -> None:
-        self._admin, self._belongs = admin, belongs
+    def __init__(self, admin: Kube, belongs: str, fails: Callable[[Json], bool] = lambda _: False) -> None:
+        self._admin, self._belongs, self._fails = admin, belongs, fails
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._play, daemon=True)
         self.played = 0
@@ -81,4 +83,4 @@ class JobPlayer:
         team, revision = Team(self._admin, job["metadata"]["namespace"]), notes.get(names.REVISION_ANNOTATION, "")
         if revision:
             team.end_fetch(job, revision)
-        team.end(job, report(digest_of(revision)))
+        team.end(job, failure("Timeout", 10) if self._fails(job) else report(digest_of(revision)))

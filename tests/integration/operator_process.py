@@ -63,7 +63,14 @@ class OperatorProcess:
             argv = [sys.executable, "-m", "modelweights_operator"]
             self._process = subprocess.Popen(argv, env=self._environment, stdout=log, stderr=log, cwd="/")
         if wait:
-            poll(f"the operator is ready; {self._log}", lambda: self.probe("readyz") == 200, seconds=30)
+            show = [lambda: f"exit status {self._process and self._process.poll()}; {self.log()[-2000:]}"]
+            poll("the operator is ready", lambda: self.probe("readyz") == 200, seconds=60, show=show)
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 while it isn't there."""
+        process = self._process
+        return process.pid if process else 0
 
     def probe(self, what: str) -> int:
         """The status of `/healthz` or `/readyz`; 0 without an answer."""
