@@ -63,7 +63,8 @@ class OperatorProcess:
             argv = [sys.executable, "-m", "modelweights_operator"]
             self._process = subprocess.Popen(argv, env=self._environment, stdout=log, stderr=log, cwd="/")
         if wait:
-            show = [lambda: f"exit status {self._process and self._process.poll()}; {self.log()[-2000:]}"]
+            process = self._process
+            show = [lambda: f"exit status {process.poll()}; {self.log()[-2000:]}"]
             poll("the operator is ready", lambda: self.probe("readyz") == 200, seconds=60, show=show)
 
     @property

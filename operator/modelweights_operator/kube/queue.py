@@ -15,7 +15,6 @@ from modelweights_operator.kube import backoff
 K = TypeVar("K")
 
 MAX_BACKOFF_SECONDS: Final = 60.0
-_CONFLICT_SECONDS: Final = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -83,8 +82,7 @@ class WorkQueue(Generic[K]):
             async with self._slots:
                 return await self._work(key), False
         except errors.ConflictError:
-            # Somebody else wrote: read again at once the first time, then with patience.
-            return (_CONFLICT_SECONDS if failures == 0 else backoff.delay(failures, MAX_BACKOFF_SECONDS)), True
+            return backoff.delay(failures, MAX_BACKOFF_SECONDS, first_seconds=backoff.CONFLICT_SECONDS), True
         except errors.ApiError as error:
             seconds = backoff.delay(failures, MAX_BACKOFF_SECONDS, error.retry_after_seconds)
             _log.warning("%s: %s; again in %.1f s", key, error, seconds)

@@ -198,7 +198,7 @@ def refused(retry_after: float | None = None) -> errors.ApiError:
         ([refused(), refused(), refused()], [0.5, 1.0, 2.0]),
         ([refused()] * 9, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]),
         ([refused(11.0)], [11.0]),
-        ([errors.ConflictError("old", status=409)] * 3, [0.05, 1.0, 2.0]),
+        ([errors.ConflictError("old", status=409)] * 3, [0.05, 0.1, 0.2]),
         ([RuntimeError("bug")], [0.5]),
         ([refused(), None], [0.5]),
         ([refused(), 7.0, refused()], [0.5, 7.0, 0.5]),
