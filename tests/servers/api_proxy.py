@@ -92,10 +92,17 @@ class ApiFault:
 
 
 class Moment(NamedTuple):
-    """Before a write reaches the API server, or after it was done and before its answer comes. Writes count from 1."""
+    """Before a write reaches the API server, or after it was done and before its answer comes.
+
+    Attributes:
+        number: Which write, counted from 1.
+        when: Before or after.
+        write: Of those of a kind only, as in `ApiProxy.writes`; "" for all.
+    """
 
     number: int
     when: When
+    write: str = ""
 
 
 class _Answer(NamedTuple):
@@ -197,7 +204,7 @@ class ApiProxy:
         if seen.write and self.counts(seen):
             self.writes.append(seen.write)
             self._written = time.monotonic()
-            moment = self._moment if self._moment and self._moment.number == len(self.writes) else None
+            moment = self._moment if self._has_come(seen.write) else None
         if moment and moment.when == "before":
             return await self._end(request)
         fault = next((each for each in self.faults if each.is_due(seen)), None)
@@ -213,6 +220,12 @@ class ApiProxy:
             # The API server is away: so are we.
             return _abort(request)
         return await (self._end(request) if moment else _answer(request, answer, fault))
+
+    def _has_come(self, write: str) -> bool:
+        moment = self._moment
+        if moment is None or moment.write not in ("", write):
+            return False
+        return moment.number == (self.writes.count(write) if moment.write else len(self.writes))
 
     async def _end(self, request: web.Request) -> web.StreamResponse:
         self._deaf, self._moment = True, None
