@@ -14,7 +14,7 @@ export MODELWEIGHTS_CLUSTER_PROVIDER := $(PROVIDER)
 # What tests say comes at once also through a pipe.
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help demo test lint unit engines fuzz integration e2e faults bench bench-fetch bench-loader generate image cluster-up cluster-down clean setup
+.PHONY: help demo test lint unit engines fuzz integration e2e faults soak bench bench-fetch bench-loader generate image cluster-up cluster-down clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -74,8 +74,12 @@ integration: setup ## tests against a real API server (etcd and kube-apiserver o
 e2e: needs-cluster setup ## tests on real kubelets: the operator from its image, installed by helm
 	$(PYTEST) tests/e2e
 
-faults: needs-cluster setup ## faults on purpose on a real cluster, for minutes: a fetch of 2 GiB killed at ten moments, a node lost in mid-staging
-	$(PYTEST) tests/faults -s
+faults: needs-cluster setup ## faults on purpose, for some 45 minutes: the operator killed at every write, a bad API server, fetches killed, nodes lost
+	$(PYTEST) tests/faults/api -rP --numprocesses=2 --dist=load
+	$(PYTEST) tests/faults -s --ignore=tests/faults/api
+
+soak: setup ## half an hour of churn on 50 nodes, figures and picture to build/soak (MINUTES=30)
+	$(PYTHON) -m tests.soak --minutes $(or $(MINUTES),30)
 
 bench: setup ## all measurements, each beside what it is compared with (an hour or more)
 	$(PYTHON) -m tests.bench all

@@ -49,8 +49,10 @@ def main() -> int:
     outcome = soak.outcome
     print(f"happened: {outcome.happened}; killed: {outcome.killed}; Jobs: {outcome.jobs}")
     print(f"all ready {outcome.settled_seconds} s after the churn; left over: {outcome.left}")
-    print(f"memory of the last operator, MiB, by quarters: {outcome.rss_mib}")
-    return 0
+    print(
+        f"memory of the last operator, MiB, by quarters: {outcome.rss_mib}: {'flat' if outcome.is_flat else 'it grew'}"
+    )
+    return 0 if outcome.is_flat else 1
 
 
 def _about() -> Json:

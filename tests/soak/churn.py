@@ -97,6 +97,11 @@ class Outcome:
     rss_mib: list[float] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether the last operator's memory grew by less than a tenth since its second quarter."""
+        return len(self.rss_mib) == 4 and self.rss_mib[3] <= 1.1 * self.rss_mib[1]
+
     def to_json(self) -> Json:
         """As it is kept."""
         return asdict(self)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from modelweights_operator.domain import names
 from tests.integration.client import Kube, core_path, job_path, model_path
 from tests.integration.cluster_double import Team
-from tests.integration.conftest import SYSTEM
 from tests.integration.interruptions import revision_of
 from tests.json_client import Json, RefusedError
 
@@ -181,8 +180,7 @@ class SoakCluster:
             "jobs": len(self.jobs()),
             "configMaps": sum(each["metadata"]["namespace"].startswith(PREFIX) for each in self.admin.items(listed)),
             "stagingPods": sum(
-                each["metadata"]["namespace"].startswith((PREFIX, SYSTEM))
-                and not each["metadata"]["name"].startswith("engine-")
+                each["metadata"]["namespace"].startswith(PREFIX) and not each["metadata"]["name"].startswith("engine-")
                 for each in pods
             ),
             "nodeLabels": sum(len(names.staged_labels(each["metadata"].get("labels") or {})) for each in nodes),

@@ -51,7 +51,8 @@ def api_server_restarted(server: ApiServer) -> Iterator[None]:
     os.kill(before, signal.SIGTERM)
     yield
     poll("it is back", lambda: _pid(server, "kube-apiserver") not in (0, before), seconds=120)
-    poll("it answers", lambda: server.kubectl("get", "namespace", "default", check=False), seconds=120)
+    # Kinds of a CustomResourceDefinition come last.
+    poll("it answers", lambda: "NAME" in server.kubectl("get", "mw", "--all-namespaces", check=False), seconds=120)
 
 
 @contextmanager

@@ -34,6 +34,11 @@ class WorldMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         self.world.pass_time(seconds)
 
+    @rule(seconds=st.sampled_from([-86_400, -700, -5, 3_600]))
+    def clock_is_set(self, seconds: int) -> None:
+        """The operator's node gets another time, or the next operator runs on one whose clock is wrong."""
+        self.world.pass_time(seconds)
+
     @rule()
     def someone_asks_to_try_again(self) -> None:
         self.world.retry += "!"
