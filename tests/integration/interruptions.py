@@ -37,6 +37,7 @@ class Site:
     team: Team
     proxy: ApiProxy
     operator: OperatorProcess
+    player: JobPlayer
     killed: Counter[str] = field(default_factory=Counter)
     _ledger: Ledger = field(default_factory=Ledger)
     _version: str = ""
@@ -166,8 +167,15 @@ ROLL_OUT: Step = (roll_out, unfinished)
 DELETE: Step = (delete, undeleted)
 
 
-def run(site: Site, step: Step, revision: str, moment: Moment | None = None) -> bool:
+def run(site: Site, step: Step, revision: str, moment: Moment | None = None, *, with_history: bool = True) -> bool:
     """One step from its beginning to its end, with the operator killed at a moment.
+
+    Args:
+        site: Where.
+        step: What is done, and what isn't yet as it has to be.
+        revision: Which.
+        moment: When the operator is killed.
+        with_history: Whether the API server remembers what happened; one that was restarted doesn't.
 
     Returns:
         Whether the moment came; it doesn't when the step has fewer writes.
@@ -197,7 +205,10 @@ def run(site: Site, step: Step, revision: str, moment: Moment | None = None) -> 
         site.proxy.go_on()
         site.restart()
         poll(f"{what}{write}", ended, seconds=_SECONDS, show=[show])
-    site.check(f"{what}{moment}")
+    twice = {key: uids for key, uids in site.player.ended.items() if len(uids) > 1}
+    assert not twice, f"{what}{moment}: done more than once: {twice}"
+    if with_history:
+        site.check(f"{what}{moment}")
     return came
 
 

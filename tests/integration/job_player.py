@@ -6,6 +6,7 @@ Whatever it meets half way is met again at the next look: the API server may be 
 import hashlib
 import http.client
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -35,6 +36,7 @@ class JobPlayer:
 
     Attributes:
         played: How many Jobs it ended.
+        ended: Per node and what was done there, the UIDs of the Jobs that ended well.
     """
 
     def __init__(self, admin: Kube, belongs: str, fails: Callable[[Json], bool] = lambda _: False) -> None:
@@ -42,6 +44,7 @@ class JobPlayer:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._play, daemon=True)
         self.played = 0
+        self.ended: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -79,8 +82,18 @@ class JobPlayer:
     def _end(self, job: Json, notes: dict[str, str]) -> None:
         if names.CLEANUP_DIGESTS_ANNOTATION in notes:
             end_job(self._admin, job, good=True)
+            self.ended[_what(notes)].add(job["metadata"]["uid"])
             return
         team, revision = Team(self._admin, job["metadata"]["namespace"]), notes.get(names.REVISION_ANNOTATION, "")
         if revision:
             team.end_fetch(job, revision)
-        team.end(job, failure("Timeout", 10) if self._fails(job) else report(digest_of(revision)))
+        if self._fails(job):
+            team.end(job, failure("Timeout", 10))
+            return
+        team.end(job, report(digest_of(revision)))
+        self.ended[_what(notes)].add(job["metadata"]["uid"])
+
+
+def _what(notes: dict[str, str]) -> tuple[str, ...]:
+    keys = (names.NODE_ANNOTATION, names.BOOT_ID_ANNOTATION, names.STAGING_DIGEST_ANNOTATION, names.REVISION_ANNOTATION)
+    return tuple(notes.get(key, "") for key in (*keys, names.CLEANUP_DIGESTS_ANNOTATION))

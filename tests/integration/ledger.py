@@ -127,6 +127,8 @@ def history(admin: Kube, namespace: str, version: str) -> list[tuple[str, Json]]
     with ThreadPoolExecutor(len(paths)) as pool:
         asked = [(kind, pool.submit(admin.history, path, version, **query)) for kind, path, query in paths]
         events = [(kind, event) for kind, answer in asked for event in answer.result()]
+    lost = [event["object"] for _, event in events if event["type"] == "ERROR"]
+    assert not lost, f"the history is gone: {lost}"
     cleanup_of = f"{namespace}/"
     own = [(kind, event) for kind, event in events if kind != "jobs" or _is_of(event["object"], namespace, cleanup_of)]
     return sorted(own, key=lambda each: int(each[1]["object"]["metadata"]["resourceVersion"]))

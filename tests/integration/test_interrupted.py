@@ -20,10 +20,9 @@ from tests.servers.api_proxy import ApiProxy, Moment
 def site(admin: Kube, account_kubeconfig: Path, tmp_path: Path) -> Iterator[Site]:
     """A running operator behind the proxy."""
     with ApiProxy(account_kubeconfig, tmp_path) as proxy:
-        with OperatorProcess(proxy.kubeconfig, tmp_path / "log") as operator:
-            site = Site(Team(admin, ""), proxy, operator)
-            with interruptions.played(site.team):
-                yield site
+        team = Team(admin, "")
+        with OperatorProcess(proxy.kubeconfig, tmp_path / "log") as operator, interruptions.played(team) as player:
+            yield Site(team, proxy, operator, player)
         assert "Traceback" not in operator.log()
 
 
