@@ -74,7 +74,7 @@ integration: setup ## tests against a real API server (etcd and kube-apiserver o
 e2e: needs-cluster setup ## tests on real kubelets: the operator from its image, installed by helm
 	$(PYTEST) tests/e2e
 
-faults: needs-cluster setup ## faults on purpose, for some 45 minutes: the operator killed at every write, a bad API server, fetches killed, nodes lost
+faults: needs-cluster setup ## faults on purpose, for an hour: the operator killed at every write, a bad API server, fetches killed, nodes lost
 	$(PYTEST) tests/faults/api -rP --numprocesses=2 --dist=load
 	$(PYTEST) tests/faults -s --ignore=tests/faults/api
 

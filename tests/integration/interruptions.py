@@ -22,7 +22,7 @@ from tests.servers.api_proxy import ApiProxy, Moment, Seen, When
 NODES = ("a", "b")
 _TAINT = {"key": "modelweights.io/unstaged", "effect": "NoSchedule"}
 _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/modelweights-operator"
-_SECONDS = 90
+_SECONDS = 150
 _QUIET_SECONDS = 0.5
 
 

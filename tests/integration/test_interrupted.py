@@ -26,9 +26,10 @@ def site(admin: Kube, account_kubeconfig: Path, tmp_path: Path) -> Iterator[Site
         assert "Traceback" not in operator.log()
 
 
+@pytest.mark.timeout(600)
 def test_killed_at_a_write_it_stages_once_and_loses_nothing(site: Site) -> None:
-    # The first Job, a result being kept, and a status: before and after.
-    for number, moment in enumerate([Moment(3, "after"), Moment(9, "before"), Moment(14, "after")]):
+    # The first Job is made and nobody knows; and the second node's result is there and in no status.
+    for number, moment in enumerate([Moment(3, "after"), Moment(12, "before")]):
         site.begin(f"kill-{number}")
         assert interruptions.run(site, interruptions.STAGE, interruptions.revision_of(number), moment)
         site.end()
