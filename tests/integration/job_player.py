@@ -8,6 +8,7 @@ import http.client
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +20,7 @@ from tests.json_client import Json, RefusedError
 _JOBS = f"/apis/batch/v1/jobs?labelSelector={names.MANAGED_BY_LABEL}%3D{names.MANAGED_BY}"
 _CLEANUPS = f"/apis/batch/v1/jobs?labelSelector={names.CLEANUP_LABEL}"
 _LOOK_SECONDS = 0.1
+_HANDS = 4
 
 
 def digest_of(revision: str) -> str:
@@ -36,6 +38,7 @@ class JobPlayer:
 
     Attributes:
         played: How many Jobs it ended.
+        waiting: How many Jobs there were to be ended when it looked last.
         ended: Per node and what was done there, the UIDs of the Jobs that ended well.
     """
 
@@ -44,6 +47,7 @@ class JobPlayer:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._play, daemon=True)
         self.played = 0
+        self.waiting = 0
         self.ended: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
 
     def __enter__(self) -> Self:
@@ -57,27 +61,32 @@ class JobPlayer:
         self._thread.join(30)
 
     def _play(self) -> None:
-        while not self._stop.wait(_LOOK_SECONDS):
-            try:
-                for job in [*self._admin.items(_JOBS), *self._admin.items(_CLEANUPS)]:
-                    self._look_at(job)
-            except (OSError, http.client.HTTPException, RefusedError):
-                # Away, or out of breath.
-                continue
+        with ThreadPoolExecutor(_HANDS) as hands:
+            while not self._stop.wait(_LOOK_SECONDS):
+                try:
+                    jobs = [*self._admin.items(_JOBS), *self._admin.items(_CLEANUPS)]
+                except (OSError, http.client.HTTPException, RefusedError):
+                    # Away, or out of breath.
+                    continue
+                due = [job for job in jobs if self._is_due(job)]
+                self.waiting = len(due)
+                self.played += sum(hands.map(self._try_to_end, due))
 
-    def _look_at(self, job: Json) -> None:
+    def _is_due(self, job: Json) -> bool:
         metadata = job["metadata"]
-        notes = metadata.get("annotations") or {}
-        ended = job.get("status", {}).get("conditions")
-        if ended or "deletionTimestamp" in metadata or self._belongs not in notes.get(names.NODE_ANNOTATION, ""):
-            return
+        if job.get("status", {}).get("conditions") or "deletionTimestamp" in metadata:
+            return False
+        return self._belongs in (metadata.get("annotations") or {}).get(names.NODE_ANNOTATION, "")
+
+    def _try_to_end(self, job: Json) -> bool:
+        """Whether it could; one that couldn't be ended is met again, if it is still there."""
+        if self._stop.is_set():
+            return False
         try:
-            self._end(job, notes)
-        except RefusedError as error:
-            if error.status not in (http.client.NOT_FOUND, http.client.CONFLICT):
-                raise
-            return
-        self.played += 1
+            self._end(job, job["metadata"]["annotations"])
+        except (OSError, http.client.HTTPException, RefusedError):
+            return False
+        return True
 
     def _end(self, job: Json, notes: dict[str, str]) -> None:
         if names.CLEANUP_DIGESTS_ANNOTATION in notes:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.cluster.api import ApiServer
-from tests.integration.client import Kube
+from tests.integration.client import SteadyKube
 from tests.integration.conftest import RELEASE, SYSTEM, apply_chart
 from tests.json_client import Json
 from tests.soak.churn import Size, Soak
@@ -38,7 +38,7 @@ def main() -> int:
         apply_chart(server)
         log = Path(folder) / "log"
         kubeconfig = server.kubeconfig_for_service_account(SYSTEM, RELEASE)
-        with Soak(Kube(server.kubeconfig), kubeconfig, size, log, options.seed) as soak:
+        with Soak(SteadyKube(server.kubeconfig), kubeconfig, size, log, options.seed) as soak:
             try:
                 soak.run()
             finally:

@@ -27,7 +27,7 @@ from tests.soak.cluster import PREFIX, SoakCluster, tolerant
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SETTLE_SECONDS = 600
+SETTLE_SECONDS = 1200
 _MIB = 1 << 20
 
 
@@ -61,7 +61,8 @@ class Size:
 
     Attributes:
         minutes: Of churn.
-        pause_seconds: Between two things that happen.
+        pause_seconds: Between two things that happen, at least: while more Jobs than nodes wait to be ended, nothing more happens,
+            so that a machine with other work gets no backlog that no cluster would have.
         kill_every_seconds: During the first third.
         sample_seconds: Between two samples.
     """
@@ -188,6 +189,9 @@ class Soak:
                 self._operator.kill()
                 self.outcome.killed += 1
                 self._operator.start()
+            if self._player.waiting > self._size.nodes:
+                self._stop.wait(1)
+                continue
             action = self._chance.choices([each for each, _ in actions], [weight for _, weight in actions])[0]
             try:
                 action()
