@@ -63,7 +63,11 @@ class Residents:
         if proven:
             self._size[owner] = proven
         entries = status.get("nodes") or {} if mode == "PageCache" else {}
-        self._set(owner, {name: _held(entry, self._size.get(owner, 0)) for name, entry in entries.items()})
+        held = {name: _held(entry, self._size.get(owner, 0)) for name, entry in entries.items()}
+        if "deletionTimestamp" in (body.get("metadata") or {}):
+            # Its stagings end, and what they would have read nobody waits for.
+            held = {name: each._replace(unknown_since=None) for name, each in held.items()}
+        self._set(owner, held)
 
     def learn(self, owner: str, size_bytes: int) -> set[str]:
         """A staging under way told its size.

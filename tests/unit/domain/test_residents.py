@@ -80,6 +80,8 @@ def test_one_that_is_staged_for_the_first_time_is_of_unknown_size_for_a_while() 
     assert beside(residents, seconds=UNKNOWN_FOR.total_seconds()) == {}
     residents.note("team/new", new({**STAGING, "state": "Failed"}))
     assert beside(residents) == {}
+    residents.note("team/new", {**new(STAGING), "metadata": {"deletionTimestamp": rfc3339(NOW)}})
+    assert beside(residents) == {}
 
 
 def test_a_size_that_was_told_counts_and_those_who_wait_for_it_are_named_once() -> None:
