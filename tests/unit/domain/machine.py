@@ -1,11 +1,15 @@
 """What happens to any ModelWeights, as rules of a state machine. Base of those in `test_world` and `test_fetch_world`."""
 
+from collections.abc import Callable
+from typing import Final
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from modelweights_operator.domain.snapshot import StagingJob
 from tests.unit.domain.world import World
 
+_MORE_ROUNDS: Final = 10
 pick = st.integers(0, 99)
 """Which of the nodes or Jobs that there are."""
 
@@ -51,6 +55,16 @@ class WorldMachine(RuleBasedStateMachine):
     @rule(steps=st.integers(0, 6))
     def operator_dies_half_way(self, steps: int) -> None:
         self.world.cycle(steps)
+
+    def end_in_ready(self, run: Callable[[], None], rounds: int) -> None:
+        """Faults stop: within so many rounds all is ready, and stays so for a few more."""
+        for _ in range(rounds):
+            run()
+            if self.world.is_ready():
+                break
+        for _ in range(_MORE_ROUNDS):
+            run()
+            assert self.world.is_ready()
 
     def job(self, which: int) -> StagingJob:
         """One of the Jobs that there are."""

@@ -190,6 +190,13 @@ class Cluster(WorldMachine):
             digests = set(names.staged_labels(node.labels).values())
             assert digests <= {names.label_digest(self.world.files[name])}
 
+    def _one_good_round(self) -> None:
+        self.world.cycle()
+        for name in list(self.world.jobs):
+            self.world.end_job(name, 0)
+        self.world.collect()
+        self.world.pass_time(60)
+
     def teardown(self) -> None:
         """Faults stop: all nodes hold the same files, work and are let be. Then all must become ready."""
         world = self.world
@@ -202,14 +209,7 @@ class Cluster(WorldMachine):
             if world.files[name] != DIGEST_A:
                 # Other files on the disk are seen when it is staged again; here the node comes anew.
                 world.add_node(name)
-        for _ in range(200):
-            world.cycle()
-            for name in list(world.jobs):
-                world.end_job(name, 0)
-            world.collect()
-            world.pass_time(60)
-        found = {condition.type: condition.status for condition in world.status.conditions}
-        assert found == {"Available": "True", "Ready": "True"}
+        self.end_in_ready(self._one_good_round, rounds=200)
         assert world.jobs == {}
         assert all(node.labels[LABEL] == names.label_digest(DIGEST_A) for node in world.nodes.values())
 

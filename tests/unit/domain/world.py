@@ -103,6 +103,11 @@ class World:
         for name in plan.finished_jobs:
             self.jobs[name] = replace(self.jobs[name], deleting=True)
 
+    def is_ready(self) -> bool:
+        """Whether the status says that pods may start, and that nothing is left to do."""
+        found = {condition.type: condition.status for condition in self.status.conditions}
+        return found == {"Available": "True", "Ready": "True"}
+
     # --- the cluster ----------------------------------------------------------------------------------------------
 
     def pass_time(self, seconds: float) -> None:
