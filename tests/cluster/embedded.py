@@ -17,6 +17,7 @@ from tests.cluster.control import order
 from tests.cluster.errors import ClusterError, CommandError
 from tests.cluster.nodes import new_boot_id, register_with_taints
 from tests.cluster.paths import InstancePaths
+from tests.cluster.registry_push import is_oci_archive, push_archive
 from tests.cluster.state import State
 from tests.cluster.topology import GPU_RESOURCE, IMAGE_HOST, NODES, node_spec
 
@@ -122,6 +123,9 @@ class Embedded:
         return f"127.0.0.1:{state.registry_port}"
 
     def push_image(self, source: str | Path, name_and_tag: str) -> str:
+        if Path(source).is_file() and is_oci_archive(Path(source)):
+            push_archive(Path(source), self.registry, name_and_tag)
+            return f"{IMAGE_HOST}/{name_and_tag}"
         image = _stored_image(source)
         # Uncompressed: on loopback compression costs more than it saves, and a layer's digest is known without reading
         # it, so that a second push moves only what changed.
@@ -203,12 +207,10 @@ def _namespace_ids(pid: int) -> list[int]:
 
 
 def _stored_image(source: str | Path) -> str:
-    """Return an image in buildah's storage for an archive, a layout folder or the name of one that is there."""
+    """Return an image in buildah's storage for a Docker archive, a layout folder or the name of one that is there."""
     path = Path(source)
     if path.is_dir():
         return run(["buildah", "pull", "--quiet", f"oci:{path}"], timeout=600).strip()
     if path.is_file():
-        listed = run(["tar", "-tf", str(path)], timeout=120).splitlines()
-        kind = "oci-archive" if "oci-layout" in {entry.removeprefix("./") for entry in listed} else "docker-archive"
-        return run(["buildah", "pull", "--quiet", f"{kind}:{path}"], timeout=600).strip()
+        return run(["buildah", "pull", "--quiet", f"docker-archive:{path}"], timeout=600).strip()
     return str(source)

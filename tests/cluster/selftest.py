@@ -10,12 +10,14 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from tests.cluster import leftovers
 from tests.cluster.embedded import Embedded
+from tests.cluster.errors import ClusterError
 from tests.cluster.images import write_image_archive
 from tests.cluster.paths import InstancePaths
 from tests.cluster.providers import Cluster
@@ -74,15 +76,12 @@ def running(cluster: Cluster, manifest: dict[str, Any], namespace: str = _NAMESP
 
 def wait_for_phase(cluster: Cluster, name: str, phase: str, namespace: str = _NAMESPACE) -> None:
     """Wait until a pod is in a phase; the error holds its description."""
-    deadline = time.monotonic() + 60
-    seen = ""
-    while time.monotonic() < deadline and seen not in {"Succeeded", "Failed"}:
-        seen = cluster.kubectl("get", "pod", name, f"--namespace={namespace}", "--output=jsonpath={.status.phase}")
-        if seen == phase:
-            return
-        time.sleep(0.2)
-    described = cluster.kubectl("describe", "pod", name, f"--namespace={namespace}")
-    raise AssertionError(f"pod {name} is {seen}, not {phase}: {described[-3000:]}")
+    until = (f"--for=jsonpath={{.status.phase}}={phase}", "--timeout=60s")
+    try:
+        cluster.kubectl("wait", f"pod/{name}", f"--namespace={namespace}", *until, timeout=70)
+    except ClusterError as error:
+        described = cluster.kubectl("describe", "pod", name, f"--namespace={namespace}")
+        raise AssertionError(f"pod {name} is not {phase}: {described[-3000:]}") from error
 
 
 def output_of(cluster: Cluster, manifest: dict[str, Any], namespace: str = _NAMESPACE) -> str:
@@ -118,8 +117,8 @@ def check_untolerated_pod_stays_off_gpu_nodes(cluster: Cluster, image: str) -> N
 
 def check_nodes_differ(cluster: Cluster, image: str) -> None:
     """Pods on two nodes see different files below the model root; the nodes have different boot IDs."""
-    first, second = cluster.gpu_nodes
-    for node in (first, second):
+
+    def check(node: str) -> None:
         assert cluster.node_exec(node, ["stat", "-c", "%u:%g %a", MODEL_ROOT]) == "0:65532 2775\n"
         cluster.node_exec(node, ["tee", f"{MODEL_ROOT}/who"], input=node)
         seen = output_of(
@@ -134,6 +133,9 @@ def check_nodes_differ(cluster: Cluster, image: str) -> None:
             ),
         )
         assert seen == node
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(check, cluster.gpu_nodes))
     assert len(set(boot_ids(cluster).values())) == len(boot_ids(cluster))
 
 
@@ -157,9 +159,13 @@ def check_pods_reach_the_api_server(cluster: Cluster, image: str) -> None:
     # Spoken to in clear, a TLS server of Go says so: that is answer enough, and needs no client but nc.
     mounted = "test -s /var/run/secrets/kubernetes.io/serviceaccount/token"
     ask = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {KUBERNETES_SERVICE_ADDRESS} 443"
-    for node in (*cluster.gpu_nodes, cluster.cpu_node):
+
+    def check(node: str) -> None:
         answer = output_of(cluster, pod("reach", image, f"{mounted} && {ask}", nodeName=node))
         assert "HTTPS server" in answer, answer
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(check, (*cluster.gpu_nodes, cluster.cpu_node)))
 
 
 def check_pods_reach_each_other(cluster: Cluster, image: str) -> None:
@@ -224,7 +230,7 @@ def check_lost_node_shows(cluster: Cluster) -> None:
 
 
 def check_cluster(cluster: Cluster) -> None:
-    """Run every check that leaves the cluster up, and print the seconds of each."""
+    """Run every check that leaves the cluster up, those with pods all at a time, and print the seconds of each."""
     image = push_test_image(cluster)
     with_image = (
         check_pod_on_gpu_node,
@@ -235,13 +241,15 @@ def check_cluster(cluster: Cluster) -> None:
         check_pods_reach_each_other,
         check_image_volumes,
     )
-    for check in with_image:
+
+    def run(check: Callable[..., None], *arguments: str) -> None:
         started = time.monotonic()
-        check(cluster, image)
+        check(cluster, *arguments)
         print(f"{check.__name__}: {time.monotonic() - started:.1f} s", flush=True)
-    started = time.monotonic()
-    check_lost_node_shows(cluster)
-    print(f"{check_lost_node_shows.__name__}: {time.monotonic() - started:.1f} s", flush=True)
+
+    with ThreadPoolExecutor(len(with_image)) as pool:
+        list(pool.map(lambda check: run(check, image), with_image))
+    run(check_lost_node_shows)
 
 
 def _host_traces(instance: InstancePaths) -> dict[str, list[str]]:

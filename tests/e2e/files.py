@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tests.cluster import commands
-from tests.cluster.embedded import Embedded
 from tests.cluster.images import write_image_archive
 from tests.e2e.site import Site
 
@@ -38,6 +36,3 @@ def push_files(site: Site, name_and_tag: str, files: Mapping[str, tuple[bytes, i
         return site.cluster.push_image(archive, name_and_tag)
     finally:
         archive.unlink()
-        if isinstance(site.cluster, Embedded):
-            # The store outlives the cluster; the registry has the image by now.
-            commands.run(["buildah", "rmi", f"localhost/{name_and_tag}"], check=False)

@@ -15,6 +15,10 @@ RESTRICTED: Final = {
     "capabilities": {"drop": ["ALL"]},
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+QUICK: Final[Json] = {"prefetch": {"mode": "None"}, "validation": {"mode": "Structure"}}
+"""Staged in half of the time: neither warmed nor loaded. For tests of what comes before and after."""
+NOT_LOADED: Final[Json] = {"validation": {"mode": "Structure"}}
+"""Warmed, but not loaded: for tests that hold the prefetch, or look at the page cache."""
 STAND_IN: Final = 'echo "digest=${DIGEST:-}"; env | sort; exec sleep 3600'
 """What runs in an engine's place: it says what it was given, and goes on."""
 

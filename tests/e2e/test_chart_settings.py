@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from modelweights_operator.domain import names
-from tests.e2e.objects import model_weights, stand_in_pod
+from tests.e2e.objects import QUICK, model_weights, stand_in_pod
 from tests.e2e.site import REAL, Site
 from tests.json_client import Json
 from tests.polling import poll
@@ -25,7 +25,7 @@ def test_image_that_cannot_be_pulled_stalls_and_heals(site: Site, namespace: str
     tag = "never-pushed"
     site.install(f"loader.image.tag={tag}", "prepareNodes.enabled=false")
     site.client.make(stand_in_pod(namespace, "waiting", site.images.loader, "minilm"))
-    site.client.make(model_weights(namespace, "minilm", REAL, site.cluster.gpu_nodes[0]))
+    site.client.make(model_weights(namespace, "minilm", REAL, site.cluster.gpu_nodes[0], **QUICK))
     began = time.monotonic()
     site.await_condition(namespace, "minilm", "Stalled", seconds=STALLED_SECONDS)
     print(f"stalled after {time.monotonic() - began:.1f} s")
@@ -44,7 +44,7 @@ def test_without_the_right_to_label_nodes_pods_are_bound_to_hostnames(site: Site
     # The startup taint needs the same right.
     site.install("nodeLabels.enabled=false", "startupTaint.enabled=false")
     site.client.make(stand_in_pod(namespace, "by-hostname", site.images.loader, "minilm"))
-    site.client.make(model_weights(namespace, "minilm", REAL, ready))
+    site.client.make(model_weights(namespace, "minilm", REAL, ready, **QUICK))
     model = site.await_condition(namespace, "minilm")
     pod = site.await_running(namespace, "by-hostname")
     assert _required(pod) == [{"key": "kubernetes.io/hostname", "operator": "In", "values": [ready]}]

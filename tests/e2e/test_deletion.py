@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.e2e.client import path_of
-from tests.e2e.objects import model_weights
+from tests.e2e.objects import QUICK, model_weights
 from tests.e2e.processes import freeze_step
 from tests.e2e.site import REAL, Site
 from tests.installation import NAMESPACE, RELEASE
@@ -14,7 +14,7 @@ SLOW, FAST = "slow-to-stage", "staged"
 
 
 def _stage_one_and_hold_another(site: Site, namespace: str) -> None:
-    site.client.make(model_weights(namespace, FAST, REAL, site.cluster.gpu_nodes[1]))
+    site.client.make(model_weights(namespace, FAST, REAL, site.cluster.gpu_nodes[1], **QUICK))
     model = site.await_condition(namespace, FAST)
     assert set(site.node_labels(model)) == {site.cluster.gpu_nodes[1]}
     assert site.client.find(path_of("ConfigMap", namespace, FAST)) is not None

@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.e2e.client import path_of, version
-from tests.e2e.objects import model_weights
+from tests.e2e.objects import NOT_LOADED, QUICK, model_weights
 from tests.e2e.processes import freeze_step
 from tests.e2e.site import REAL, SPLIT, SPLIT_SHARDS, Site
 from tests.polling import poll
@@ -12,7 +12,7 @@ from tests.polling import poll
 def test_old_staging_ends_and_the_new_one_is_published(site: Site, namespace: str) -> None:
     node = site.cluster.gpu_nodes[0]
     with ThreadPoolExecutor(1) as pool, freeze_step(site.cluster, node, "validate", REAL, pool) as frozen:
-        site.client.make(model_weights(namespace, "edited", REAL, node))
+        site.client.make(model_weights(namespace, "edited", REAL, node, **NOT_LOADED))
         frozen()
         (old,) = site.jobs(namespace)
         site.client.patch(
@@ -35,7 +35,7 @@ def test_two_pods_never_stage_one_node_at_once(site: Site, namespace: str) -> No
     """The new Job comes when the old one's pod is gone for good."""
     node = site.cluster.gpu_nodes[0]
     with ThreadPoolExecutor(1) as pool, freeze_step(site.cluster, node, "prefetch", REAL, pool) as frozen:
-        site.client.make(model_weights(namespace, "edited", REAL, node))
+        site.client.make(model_weights(namespace, "edited", REAL, node, **NOT_LOADED))
         frozen()
         site.client.patch(path_of("ModelWeights", namespace, "edited"), {"spec": {"prefetch": {"numThreads": 5}}})
         poll("there is a second pod", lambda: len(_pods(site, namespace)) == 2)
@@ -47,7 +47,7 @@ def test_two_pods_never_stage_one_node_at_once(site: Site, namespace: str) -> No
 
 def test_toleration_stages_nothing_again(site: Site, namespace: str) -> None:
     node = site.cluster.gpu_nodes[0]
-    site.client.make(model_weights(namespace, "edited", REAL, node))
+    site.client.make(model_weights(namespace, "edited", REAL, node, **QUICK))
     site.await_condition(namespace, "edited")
     tolerations = [{"key": "example.com/spot", "operator": "Exists"}]
     site.client.patch(

@@ -15,7 +15,7 @@ import pytest
 from tests.checkpoints.synthetic import make_synthetic
 from tests.e2e.client import path_of
 from tests.e2e.files import push_files
-from tests.e2e.objects import RESTRICTED, model_weights, stand_in_pod
+from tests.e2e.objects import QUICK, RESTRICTED, model_weights, stand_in_pod
 from tests.e2e.site import FETCHED, Site
 from tests.installation import condition
 from tests.json_client import Json
@@ -157,7 +157,7 @@ def told(measured: Json) -> str:
 
 def test_a_copy_of_an_image_lies_on_the_node(site: Site, namespace: str, small: tuple[Files, Files]) -> None:
     reference = push_files(site, f"copied-image:{uuid.uuid4().hex[:8]}", small[0])
-    site.client.make(image_model(namespace, "copy", reference, storage={}))
+    site.client.make(image_model(namespace, "copy", reference, storage={}, **QUICK))
     status = site.await_condition(namespace, "copy", seconds=120)["status"]
     assert status["published"]["path"].startswith(f"{FETCHED}/{namespace}/copy/")
     # Both nodes read the same listing from their own mounts of the image: sizes and times come from its layers.
@@ -182,7 +182,7 @@ def test_an_image_that_is_not_there_is_named_and_pulled_once_it_comes(
 ) -> None:
     tag = f"late-image:{uuid.uuid4().hex[:8]}"
     reference = f"{site.images.loader.partition('/')[0]}/{tag}"
-    site.client.make(image_model(restricted, "late", reference, site.cluster.gpu_nodes[0]))
+    site.client.make(image_model(restricted, "late", reference, site.cluster.gpu_nodes[0], **QUICK))
     found = stalled(site, restricted, "late")
     print(found["message"])
     assert found["reason"] == "ImagePullFailed"
@@ -196,7 +196,7 @@ def test_an_image_that_is_never_to_be_pulled_is_named_where_it_lacks(
     site: Site, restricted: str, small: tuple[Files, Files]
 ) -> None:
     reference = push_files(site, f"unpulled-image:{uuid.uuid4().hex[:8]}", small[0])
-    site.client.make(image_model(restricted, "unpulled", reference, site.cluster.gpu_nodes[0], "Never"))
+    site.client.make(image_model(restricted, "unpulled", reference, site.cluster.gpu_nodes[0], "Never", **QUICK))
     found = stalled(site, restricted, "unpulled")
     print(found["message"])
     assert found["reason"] == "ImagePullFailed"
@@ -212,7 +212,7 @@ def test_a_tag_that_moved_between_two_nodes_is_found_out(
     first, second = site.cluster.gpu_nodes
     tag = f"moving-image:{uuid.uuid4().hex[:8]}"
     reference = push_files(site, tag, small[0])
-    site.client.make(image_model(restricted, "moving", reference, first))
+    site.client.make(image_model(restricted, "moving", reference, first, **QUICK))
     site.await_condition(restricted, "moving", seconds=120)
     assert push_files(site, tag, small[1]) == reference
     selector: Json = {"kubernetes.io/hostname": None, "nvidia.com/gpu.present": "true"}

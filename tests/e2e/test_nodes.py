@@ -12,6 +12,8 @@ import pytest
 from tests.e2e.client import path_of, version
 from tests.e2e.objects import (
     GPU_TOLERATION,
+    NOT_LOADED,
+    QUICK,
     STARTUP_TAINT,
     model_weights,
     models_mount,
@@ -50,7 +52,7 @@ def say(site: Site, namespace: str, name: str, node: str) -> str:
 def test_drained_in_mid_staging_it_waits_and_the_same_job_goes_on(site: Site, namespace: str) -> None:
     drained, other = site.cluster.gpu_nodes
     site.client.make(stand_in_pod(namespace, "engine", site.images.loader, "minilm"))
-    body = model_weights(namespace, "minilm", REAL)
+    body = model_weights(namespace, "minilm", REAL, **NOT_LOADED)
     body["spec"]["placement"] = ONE_AT_A_TIME
     with ThreadPoolExecutor(1) as pool, freeze_step(site.cluster, drained, "prefetch", REAL, pool) as frozen:
         site.client.make(body)
@@ -83,7 +85,7 @@ def test_rebooted_it_is_warmed_from_its_disk_and_nothing_is_fetched_again(
     site: Site, hub: HubServer, namespace: str
 ) -> None:
     node = site.cluster.gpu_nodes[0]
-    body = model_weights(namespace, "minilm", "", node)
+    body = model_weights(namespace, "minilm", "", node, **NOT_LOADED)
     body["spec"]["source"] = {"huggingFace": {"repository": REPOSITORY, "endpoint": hub.url}}
     site.client.make(body)
     model = site.await_condition(namespace, "minilm")
@@ -144,7 +146,7 @@ def test_lost_in_mid_staging_it_is_forgotten_and_what_comes_later_gets_the_pods_
     site.client.make(stand_in_pod(namespace, "engine", site.images.loader, "minilm"))
     on_lost = {"kubernetes.io/hostname": lost}
     site.client.make(stand_in_pod(namespace, "late", site.images.loader, "minilm", nodeSelector=on_lost))
-    body = model_weights(namespace, "minilm", REAL)
+    body = model_weights(namespace, "minilm", REAL, **NOT_LOADED)
     body["spec"]["placement"] = ONE_AT_A_TIME
     with ThreadPoolExecutor(1) as pool, freeze_step(site.cluster, lost, "prefetch", REAL, pool) as frozen:
         site.client.make(body)
@@ -178,7 +180,7 @@ def lay_out_what_nobody_staged(site: Site, node: str) -> None:
 
 def ask_for_a_node_to_come(site: Site, namespace: str, node: str) -> None:
     """A pod whose init container waits leaves the gate though the only node for it isn't there, so that one is brought."""
-    body = model_weights(namespace, "coming", COMING, node)
+    body = model_weights(namespace, "coming", COMING, node, **QUICK)
     body["spec"]["placement"]["whenNoRoom"] = "Provision"
     site.client.make(body)
     pod = stand_in_pod(namespace, "early", site.images.loader, "coming", container=models_mount(), **models_volume())

@@ -12,7 +12,7 @@ import pytest
 
 from modelweights_operator.domain import names
 from tests.e2e.client import version
-from tests.e2e.objects import OTHER_GATE, model_weights, stand_in_pod
+from tests.e2e.objects import NOT_LOADED, OTHER_GATE, model_weights, stand_in_pod
 from tests.e2e.processes import OperatorProcess, freeze_step
 from tests.e2e.site import REAL, Site
 from tests.installation import condition
@@ -34,7 +34,7 @@ class Scene:
 
     def start(self) -> None:
         """Apply the ModelWeights."""
-        self.site.client.make(model_weights(self.namespace, "minilm", self.path))
+        self.site.client.make(model_weights(self.namespace, "minilm", self.path, **NOT_LOADED))
 
     def kill(self) -> None:
         """Kill the operator and say what stood."""

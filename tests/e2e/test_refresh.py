@@ -2,7 +2,7 @@
 
 from tests import node_page_cache
 from tests.e2e.client import path_of
-from tests.e2e.objects import model_weights
+from tests.e2e.objects import NOT_LOADED, model_weights
 from tests.e2e.site import REAL, Site
 from tests.installation import condition
 from tests.json_client import Json
@@ -17,7 +17,7 @@ def test_what_has_cooled_is_warm_again_and_the_node_was_ready_all_the_time(site:
     node, model = site.cluster.gpu_nodes[0], path_of("ModelWeights", namespace, "minilm")
     warm = {"refreshIntervalSeconds": 300, "policy": "Required"}
     # A copy on the node, so that it is found by its digest in a home.
-    site.client.make(model_weights(namespace, "minilm", REAL, node, prefetch=warm, storage={}))
+    site.client.make(model_weights(namespace, "minilm", REAL, node, prefetch=warm, storage={}, **NOT_LOADED))
     staged = site.await_condition(namespace, "minilm")
     path, measured_at = staged["status"]["published"]["path"], staged["status"]["nodes"][node]["measuredAt"]
     poll("the staging Job is gone", lambda: not site.jobs(namespace))

@@ -10,7 +10,7 @@ import pytest
 
 from modelweights_operator.domain import names
 from tests.e2e.client import path_of
-from tests.e2e.objects import controller, model_weights, models_mount, models_volume, stand_in_pod
+from tests.e2e.objects import QUICK, controller, model_weights, models_mount, models_volume, stand_in_pod
 from tests.e2e.site import Site
 from tests.e2e.source_servers import HubServer, start_hub
 from tests.installation import condition
@@ -42,7 +42,7 @@ def hub(site: Site, make_namespace: Callable[[str, str], str]) -> Iterator[HubSe
 @pytest.fixture(scope="module")
 def namespace(site: Site, hub: HubServer, module_namespace: str) -> str:
     """The first revision on both nodes, and a Deployment that runs with it."""
-    model = model_weights(module_namespace, "minilm", "", placement={})
+    model = model_weights(module_namespace, "minilm", "", placement={}, **QUICK)
     model["spec"]["source"] = {"huggingFace": {"repository": REPOSITORY, "endpoint": hub.url, "revision": "v1"}}
     site.client.make(model)
     where = {"fieldRef": {"fieldPath": f"metadata.annotations['{names.PATH_ANNOTATION}']"}}

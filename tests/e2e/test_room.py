@@ -8,7 +8,7 @@ import pytest
 from modelweights_operator.domain import names
 from tests.checkpoints.synthetic import make_synthetic
 from tests.e2e.client import path_of, selecting
-from tests.e2e.objects import model_weights, models_mount, models_volume, stand_in_pod
+from tests.e2e.objects import QUICK, model_weights, models_mount, models_volume, stand_in_pod
 from tests.e2e.site import FETCHED, SMALL_DISK, Site
 from tests.filesystems.tools import ensure_tools
 from tests.installation import NAMESPACE, RELEASE
@@ -18,8 +18,6 @@ from tests.polling import poll
 pytestmark = pytest.mark.usefixtures("sources")
 MIB = 2**20
 SOURCES = "/models/revisions"
-QUICK = {"prefetch": {"mode": "None"}, "validation": {"mode": "Structure"}}
-"""What these tests are about comes before and after."""
 DELETES = {"deletionPolicy": "Delete"}
 
 

@@ -16,7 +16,7 @@ from modelweights_loader.checkpoint import find_checkpoint
 from modelweights_operator.domain import names
 from tests.e2e.client import path_of
 from tests.e2e.files import SUMS, parse_sums, sums_on_node
-from tests.e2e.objects import RESTRICTED, model_weights, models_mount, models_volume, stand_in_pod
+from tests.e2e.objects import NOT_LOADED, QUICK, RESTRICTED, model_weights, models_mount, models_volume, stand_in_pod
 from tests.e2e.processes import freeze_step
 from tests.e2e.site import FETCHED, SPLIT, STORAGE_CLAIM, STORAGE_CLASS_OF_CLAIM, Site
 from tests.e2e.source_servers import HubServer, Server, StoreServer, start_hub, start_store, start_web
@@ -109,7 +109,7 @@ def _size_of(folder: Path) -> int:
 def late(site: Site, servers: Servers, module_namespace: str) -> str:
     """A private repository, asked for with a Secret that isn't there yet."""
     source = _hugging_face(servers, PRIVATE, tokenSecretRef={"name": "late", "key": "token"})
-    _apply(site, module_namespace, "late", source, site.cluster.gpu_nodes[0])
+    _apply(site, module_namespace, "late", source, site.cluster.gpu_nodes[0], **QUICK)
     return "late"
 
 
@@ -177,7 +177,7 @@ def test_branch_that_moves_between_two_nodes_is_not_mixed(site: Site, servers: S
     home = f"{FETCHED}/{module_namespace}/moved"
     first = site.cluster.gpu_nodes[0]
     with ThreadPoolExecutor(1) as pool, freeze_step(site.cluster, first, "prefetch", home, pool) as held:
-        _apply(site, module_namespace, "moved", _hugging_face(servers), "")
+        _apply(site, module_namespace, "moved", _hugging_face(servers), "", **NOT_LOADED)
         held()
         servers.hub.describe(REPOSITORY, refs={"main": SECOND})
     model = site.await_condition(module_namespace, "moved", seconds=120)
@@ -192,7 +192,7 @@ def test_killed_fetch_goes_on_where_it_was(site: Site, servers: Servers, module_
     node = site.cluster.gpu_nodes[1]
     home = f"{FETCHED}/{module_namespace}/killed"
     with ThreadPoolExecutor(1) as pool, freeze_step(site.cluster, node, "fetch", home, pool) as held:
-        _apply(site, module_namespace, "killed", _hugging_face(servers, revision=FIRST), node)
+        _apply(site, module_namespace, "killed", _hugging_face(servers, revision=FIRST), node, **QUICK)
         held()
         pod = next(
             pod for pod in _staging_pods(site, module_namespace) if pod["metadata"]["name"].startswith("stage-killed")
@@ -205,7 +205,7 @@ def test_killed_fetch_goes_on_where_it_was(site: Site, servers: Servers, module_
 def test_cache_layout_is_found_offline_by_name(site: Site, servers: Servers, module_namespace: str) -> None:
     node = site.cluster.gpu_nodes[0]
     source = _hugging_face(servers, revision=FIRST)
-    _apply(site, module_namespace, "cached", source, node, storage={"layout": "HuggingFaceCache"})
+    _apply(site, module_namespace, "cached", source, node, storage={"layout": "HuggingFaceCache"}, **QUICK)
     program = f"from huggingface_hub import snapshot_download; print(snapshot_download({REPOSITORY!r}))"
     container = {
         "command": ["python", "-c", program],
@@ -268,7 +268,7 @@ def test_bucket_is_staged_where_only_restricted_pods_are_let_in(site: Site, serv
             "credentialsSecretRef": {"name": "bucket"},
         }
     }
-    _apply(site, restricted, "bucket", source, "", storage={"class": STORAGE_CLASS_OF_CLAIM})
+    _apply(site, restricted, "bucket", source, "", storage={"class": STORAGE_CLASS_OF_CLAIM}, **QUICK)
     model = site.await_condition(restricted, "bucket", seconds=120)
     print(json.dumps(model["status"], indent=1))
     hexadecimal = model["status"]["published"]["manifestDigest"].removeprefix("sha256:")
@@ -294,7 +294,7 @@ def test_bucket_is_staged_where_only_restricted_pods_are_let_in(site: Site, serv
 
 def test_web_server_with_an_authority_of_its_own(site: Site, servers: Servers, module_namespace: str) -> None:
     node = site.cluster.gpu_nodes[0]
-    _apply(site, module_namespace, "web", {"objectStore": {"url": f"{servers.web.url}/"}}, node)
+    _apply(site, module_namespace, "web", {"objectStore": {"url": f"{servers.web.url}/"}}, node, **QUICK)
     model = site.await_condition(module_namespace, "web", seconds=120)
     sums = sums_on_node(site, node, model["status"]["published"]["path"])
     assert sums == _sums_here(servers.files)
@@ -302,7 +302,7 @@ def test_web_server_with_an_authority_of_its_own(site: Site, servers: Servers, m
 
 def test_folder_is_copied_where_storage_asks_for_it(site: Site, servers: Servers, module_namespace: str) -> None:
     node = site.cluster.gpu_nodes[1]
-    _apply(site, module_namespace, "copied", {"hostPath": {"path": SPLIT}}, node, storage={})
+    _apply(site, module_namespace, "copied", {"hostPath": {"path": SPLIT}}, node, storage={}, **QUICK)
     model = site.await_condition(module_namespace, "copied", seconds=120)
     path = model["status"]["published"]["path"]
     assert path.startswith(f"{FETCHED}/{module_namespace}/copied/")

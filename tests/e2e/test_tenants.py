@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.client import path_of
 from tests.e2e.files import SUMS, parse_sums, sums_on_node
-from tests.e2e.objects import RESTRICTED, model_weights, stand_in_pod
+from tests.e2e.objects import QUICK, RESTRICTED, model_weights, stand_in_pod
 from tests.e2e.site import FETCHED, REAL, STORAGE_CLAIM, STORAGE_CLASS_OF_CLAIM, Site
 from tests.installation import RELEASE, condition
 from tests.json_client import Json
@@ -53,7 +53,9 @@ def tenants(site: Site, make_namespace: Callable[[str, str], str]) -> Iterator[T
         *(f"tenants[{number}].{key}={value}" for number, each in enumerate((reads, own)) for key, value in each.items())
     )
     selector = {"matchLabels": {"kubernetes.io/metadata.name": consumer}}
-    site.client.make(model_weights(catalogue, "minilm", REAL, node, storage={}, access={"namespaceSelector": selector}))
+    site.client.make(
+        model_weights(catalogue, "minilm", REAL, node, storage={}, access={"namespaceSelector": selector}, **QUICK)
+    )
     model = site.await_condition(catalogue, "minilm", seconds=120)
     folder = model["status"]["published"]["path"]
     yield Tenants(catalogue, consumer, hostile, node, folder, sums_on_node(site, node, folder))
@@ -88,7 +90,13 @@ def test_a_consumer_reads_the_catalogue_and_cannot_write_there(site: Site, tenan
 def test_a_tenant_stages_into_its_own_claim_where_only_restricted_pods_are_let_in(site: Site, tenants: Tenants) -> None:
     """From the read-only claim into the one that the chart made: no pod of it mounts a hostPath."""
     body = model_weights(
-        tenants.consumer, "own", "", tenants.node, storage={"class": STORAGE_CLASS_OF_CLAIM}, staging={"uid": 4711}
+        tenants.consumer,
+        "own",
+        "",
+        tenants.node,
+        storage={"class": STORAGE_CLASS_OF_CLAIM},
+        staging={"uid": 4711},
+        **QUICK,
     )
     path = tenants.folder.removeprefix(f"{FETCHED}/{tenants.catalogue}/")
     body["spec"]["source"] = {"persistentVolumeClaim": {"claimName": "catalogue", "path": path}}
@@ -103,7 +111,9 @@ def test_a_link_in_the_own_volume_leads_nowhere(site: Site, tenants: Tenants) ->
     """Who has a claim to write may plant what they like in it: here a home that is a link to the catalogue's."""
     link = f"/models/tenants/{tenants.consumer}/planted"
     site.cluster.node_exec(tenants.node, ["ln", "-s", tenants.folder.rpartition("/")[0], link])
-    body = model_weights(tenants.consumer, "planted", "", tenants.node, storage={"class": STORAGE_CLASS_OF_CLAIM})
+    body = model_weights(
+        tenants.consumer, "planted", "", tenants.node, storage={"class": STORAGE_CLASS_OF_CLAIM}, **QUICK
+    )
     path = tenants.folder.removeprefix(f"{FETCHED}/{tenants.catalogue}/")
     body["spec"]["source"] = {"persistentVolumeClaim": {"claimName": "catalogue", "path": path}}
     site.client.make(body)
@@ -116,11 +126,11 @@ def test_a_hostile_namespace_gets_nothing(site: Site, tenants: Tenants) -> None:
     own = f"{FETCHED}/{tenants.hostile}"
     links = f'mkdir -p "{own}" && ln -s "{tenants.folder}" "{own}/link" && ln -s "../{tenants.catalogue}/minilm" "{own}/home"'
     site.cluster.node_exec(tenants.node, ["sh", "-ec", links])
-    named = model_weights(tenants.hostile, "named", tenants.folder, tenants.node)
-    copied = model_weights(tenants.hostile, "copied", tenants.folder, tenants.node, storage={})
-    linked = model_weights(tenants.hostile, "linked", f"{own}/link", tenants.node)
+    named = model_weights(tenants.hostile, "named", tenants.folder, tenants.node, **QUICK)
+    copied = model_weights(tenants.hostile, "copied", tenants.folder, tenants.node, storage={}, **QUICK)
+    linked = model_weights(tenants.hostile, "linked", f"{own}/link", tenants.node, **QUICK)
     # Its own home is a link to another's.
-    home = model_weights(tenants.hostile, "home", REAL, tenants.node, storage={})
+    home = model_weights(tenants.hostile, "home", REAL, tenants.node, storage={}, **QUICK)
     for body in (named, copied, linked, home):
         site.client.make(body)
     site.client.make(stand_in_pod(tenants.hostile, "waits", site.images.loader, f"{tenants.catalogue}/minilm"))

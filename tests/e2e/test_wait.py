@@ -5,14 +5,13 @@ from functools import partial
 import pytest
 
 from tests.e2e.client import path_of
-from tests.e2e.objects import model_weights, models_mount, models_volume, stand_in_pod, waiting_step
+from tests.e2e.objects import QUICK, model_weights, models_mount, models_volume, stand_in_pod, waiting_step
 from tests.e2e.site import FETCHED, REAL, Site
 from tests.json_client import Json
 from tests.polling import poll
 
 PATH = "/models/waited"
 MARKERS = "/models/.modelweights"
-QUICK = {"prefetch": {"mode": "None"}, "validation": {"mode": "Structure"}}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def test_pod_is_scheduled_and_waits_for_the_marker_of_its_node(site: Site, names
     staged, other = site.cluster.gpu_nodes
     for name in ("on-1", "on-2"):
         poll(f"{name} waits in its init container", partial(site.waits_on_its_node, namespace, name))
-    site.client.make(model_weights(namespace, "waited", PATH, staged))
+    site.client.make(model_weights(namespace, "waited", PATH, staged, **QUICK))
     site.await_condition(namespace, "waited")
     marker = site.cluster.node_exec(staged, ["cat", f"{MARKERS}/waited.json"])
     started = site.await_running(namespace, "on-1")

@@ -7,7 +7,7 @@ import pytest
 
 from modelweights_operator.domain import names
 from tests.e2e.client import path_of, version
-from tests.e2e.objects import controller, model_weights, stand_in_pod
+from tests.e2e.objects import QUICK, controller, model_weights, stand_in_pod
 from tests.e2e.site import REAL, Site
 from tests.installation import condition
 from tests.json_client import Json
@@ -30,7 +30,7 @@ def namespace(site: Site, module_namespace: str) -> str:
         site.client.make(controller(kind, pod, **extra))
     expected = len(KINDS) + 1  # The DaemonSet has one on each GPU node.
     poll("all pods are gated", lambda: len(_gated(site, module_namespace)) == expected)
-    site.client.make(model_weights(module_namespace, "minilm", REAL, site.cluster.gpu_nodes[0]))
+    site.client.make(model_weights(module_namespace, "minilm", REAL, site.cluster.gpu_nodes[0], **QUICK))
     site.await_condition(module_namespace, "minilm")
     return module_namespace
 
