@@ -60,3 +60,10 @@ class ForbiddenError(ApiError):
 
 class InvalidError(ApiError):
     """The API server or an admission policy rejected the object (422)."""
+
+
+class NotLeadingError(ApiError):
+    """A write wasn't sent: another operator may be the one that acts, or this one is about to end."""
+
+    def __init__(self) -> None:
+        super().__init__("not sent: this operator isn't known to be the one that acts", status=0)

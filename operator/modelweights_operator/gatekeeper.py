@@ -62,8 +62,12 @@ class Gatekeeper:
         """All pods at the gate."""
         return self._gated.values()
 
+    async def finish(self, seconds: float) -> None:
+        """Let what is being worked on come to its end for so long."""
+        await self._queue.finish(seconds)
+
     async def close(self) -> None:
-        """Finish the writes at hand and stop."""
+        """End where it is."""
         await self._queue.close()
 
     # --- wake-ups -------------------------------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""kopf's handlers: they only pass on what happened. Loaded by `python -m modelweights_operator` or `kopf run -m`.
+"""kopf's handlers: they only pass on what happened. Registered when `__main__` imports this, run once it leads.
+
+`__main__` gives them, in the memo: `settings`; `api`, the connection whose writes end with the lead; and `health`.
 
 All are event handlers: these put no finalizer and no annotation on anything, and what is done depends on the state that is
 found, never on the difference that an event brought.
@@ -12,10 +14,9 @@ from typing import Any, Final
 import kopf
 
 from modelweights_operator import errors
-from modelweights_operator import settings as own_settings
 from modelweights_operator.api.v1alpha1 import GROUP, PLURAL, VERSION
-from modelweights_operator.kube import health, login, rights
-from modelweights_operator.kube.client import SILENCE_SECONDS, WATCH_SECONDS, Api
+from modelweights_operator.kube import login, rights
+from modelweights_operator.kube.client import SILENCE_SECONDS, WATCH_SECONDS
 from modelweights_operator.reconciler import Reconciler
 
 _LIST_SECONDS: Final = 60.0
@@ -32,7 +33,7 @@ class _Patience:
 
 @kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
-    """Tune kopf, connect, check the rights, and start the rest."""
+    """Tune kopf, look at the rights, and start the rest."""
     settings.scanning.disabled = True
     settings.posting.enabled = False
     settings.watching.server_timeout = WATCH_SECONDS
@@ -41,19 +42,15 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     settings.networking.error_backoffs = _Patience()
     settings.networking.request_timeout = _LIST_SECONDS
     try:
-        memo.api = await Api.connect()
         memo.reconciler = await _make_reconciler(memo)
-        memo.health = await health.serve(memo.reconciler, memo.settings.health_port)
-    except (errors.OperatorError, OSError) as error:
+    except errors.OperatorError as error:
         # Permanent for kopf, so that the process ends and the kubelet restarts it, with the cause as its last line.
-        if "api" in memo:
-            await memo.api.close()
         raise kopf.PermanentError(str(error)) from error
+    memo.health.watched = memo.reconciler
     memo.reconciler.start()
 
 
 async def _make_reconciler(memo: kopf.Memo) -> Reconciler:
-    memo.settings = own_settings.from_environment()
     features = await rights.check(memo.api)
     if not features.lift_pods:
         _log.warning("no right to patch pods: waiting pods are not started (chart: gate.enabled)")
@@ -81,11 +78,9 @@ def log_in(**kwargs: Any) -> kopf.ConnectionInfo | None:
 
 @kopf.on.cleanup()
 async def stop(memo: kopf.Memo, **_: Any) -> None:
-    """Finish the writes at hand."""
+    """Finish what is at hand."""
     if "reconciler" in memo:
-        await memo.health.cleanup()
         await memo.reconciler.close()
-        await memo.api.close()
 
 
 @kopf.on.event(GROUP, VERSION, PLURAL)

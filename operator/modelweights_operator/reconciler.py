@@ -12,7 +12,7 @@ import logging
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from modelweights_operator import errors
 from modelweights_operator.cleaner import Cleaner
@@ -37,6 +37,9 @@ from modelweights_operator.watchdog import Watchdog
 Key = tuple[str, str]
 
 RESYNC_SECONDS: Final = 60.0
+_CYCLE_SECONDS: Final = 4.0
+_WRITE_SECONDS: Final = 4.0
+"""Together with what kopf takes this fits into the pod's `terminationGracePeriodSeconds`."""
 _OURS: Final = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
 
 _log = logging.getLogger(__name__)
@@ -53,6 +56,8 @@ class Reconciler:
             what another one has, without logs nobody knows how far a staging is.
         startup_taint: Whether the startup taint is taken off nodes that are staged.
     """
+
+    ready_text: ClassVar[str] = "ok"
 
     def __init__(self, api: Api, settings: Settings, features: Features, *, startup_taint: bool = False) -> None:
         self._api = api
@@ -115,14 +120,13 @@ class Reconciler:
             task.add_done_callback(_log_end)
 
     async def close(self) -> None:
-        """Finish the writes at hand and stop."""
+        """Let each object that is worked on be finished; after some seconds only the writes at hand; then stop."""
+        await asyncio.gather(*(queue.finish(_CYCLE_SECONDS) for queue in (self._models, self._gates, self._taints)))
+        await self._api.finish(_WRITE_SECONDS)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._models.close()
-        await self._gates.close()
-        await self._taints.close()
-        await self._progress.close()
+        await asyncio.gather(*(part.close() for part in (self._models, self._gates, self._taints, self._progress)))
 
     def is_ready(self) -> bool:
         """Whether every informer has its first list."""

@@ -1,4 +1,4 @@
-"""Settings of the operator, from environment variables that the chart sets. Read once at start by `handlers`."""
+"""Settings of the operator, from environment variables that the chart sets. Read once at start by `__main__`."""
 
 import os
 import re
@@ -31,6 +31,8 @@ class Settings:
         startup_taint: Whether the startup taint is taken off nodes that are staged.
         namespace: The operator's own; "" where it runs outside of a cluster.
         pull_secrets: For the loader's image, in that namespace.
+        lease_seconds: For how long an operator that is gone for sure keeps the next one from acting.
+        identity: This process' name among those that may act, unlike any other that lives; "" for one of its own making.
     """
 
     loader_image: str
@@ -45,6 +47,8 @@ class Settings:
     startup_taint: bool = False
     namespace: str = ""
     pull_secrets: tuple[str, ...] = ()
+    lease_seconds: int = 15
+    identity: str = ""
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
@@ -77,6 +81,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         startup_taint=_switch(environment, "MODELWEIGHTS_STARTUP_TAINT", default=False),
         namespace=environment.get("MODELWEIGHTS_NAMESPACE", ""),
         pull_secrets=tuple(filter(None, environment.get("MODELWEIGHTS_PULL_SECRETS", "").split(","))),
+        lease_seconds=_number(environment, "MODELWEIGHTS_LEASE_SECONDS", 15, at_least=3, at_most=300),
+        identity=environment.get("MODELWEIGHTS_IDENTITY", ""),
     )
 
 
@@ -102,8 +108,8 @@ def _switch(environment: Mapping[str, str], name: str, *, default: bool) -> bool
     return text == "true"
 
 
-def _number(environment: Mapping[str, str], name: str, default: int, at_most: int = 10**9) -> int:
+def _number(environment: Mapping[str, str], name: str, default: int, *, at_least: int = 1, at_most: int = 10**9) -> int:
     text = environment.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= at_most):
-        raise SettingsError(f"{name} is {text!r}: a whole number from 1 to {at_most}")
+    if not (text.isascii() and text.isdigit() and at_least <= int(text[:20]) <= at_most):
+        raise SettingsError(f"{name} is {text!r}: a whole number from {at_least} to {at_most}")
     return int(text)

@@ -16,6 +16,7 @@ from tests.bench import (
     memory_disk,
     node_pressure,
     prefetch,
+    restart,
     startup,
     validate,
 )
@@ -36,6 +37,7 @@ class Benchmark(NamedTuple):
 
 STAGING: Final = Benchmark(apply_to_ready.add_arguments, apply_to_ready.run, "from apply to Ready, on a cluster")
 PRESSURE: Final = Benchmark(node_pressure.add_arguments, node_pressure.run, "what the kubelet counts, on a cluster")
+RESTART: Final = Benchmark(restart.add_arguments, restart.run, "an operator that starts among staged objects")
 LOADER: Final = {
     "startup": Benchmark(startup.add_arguments, startup.run, "start-up time of each command"),
     "fetch": Benchmark(fetch.add_arguments, fetch.run, "fetch beside rclone and the plain library"),
@@ -47,6 +49,8 @@ LOADER: Final = {
     "load": Benchmark(load.add_arguments, load.run, "load times after staging against cold"),
 }
 
+OTHERS: Final = {"staging": STAGING, "node-pressure": PRESSURE, "restart": RESTART}
+
 
 def main() -> int:
     """Run what was asked for; the exit code is 1 when something couldn't be measured."""
@@ -56,7 +60,7 @@ def main() -> int:
     if arguments.command == "render":
         render(arguments.figures)
         return 0
-    chosen = {"staging": STAGING, "node-pressure": PRESSURE, **LOADER}
+    chosen = {**OTHERS, **LOADER}
     names = {"loader": list(LOADER), "all": list(chosen)}.get(arguments.command, [arguments.command])
     failed = [name for name in names if not _run(name, chosen[name], arguments, alone=len(names) == 1)]
     return 1 if failed else 0
@@ -65,7 +69,7 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, benchmark in {"staging": STAGING, "node-pressure": PRESSURE, **LOADER}.items():
+    for name, benchmark in {**OTHERS, **LOADER}.items():
         command = commands.add_parser(name, help=benchmark.summary)
         _add_places(command)
         benchmark.add_arguments(command)

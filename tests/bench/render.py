@@ -19,6 +19,7 @@ from tests.bench import (
     memory_disk,
     node_pressure,
     prefetch_tables,
+    restart,
     startup,
     validate,
 )
@@ -36,6 +37,7 @@ MAKERS: Final[dict[str, Tables]] = {
     "load": load.make_tables,
     "startup": startup.make_tables,
     "cold-pages": cold_pages.make_tables,
+    "restart": restart.make_tables,
     "node-pressure": node_pressure.make_tables,
 }
 _MARKED: Final = re.compile(

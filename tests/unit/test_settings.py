@@ -54,6 +54,8 @@ def test_the_budget_of_a_nodes_memory_is_percent_or_bytes(text: str, budget: str
         ("MODELWEIGHTS_HEALTH_PORT", "²"),
         ("MODELWEIGHTS_HEALTH_PORT", "65536"),
         ("MODELWEIGHTS_QUIET_SECONDS", ""),
+        ("MODELWEIGHTS_LEASE_SECONDS", "2"),
+        ("MODELWEIGHTS_LEASE_SECONDS", "301"),
         ("MODELWEIGHTS_NODE_MEMORY_BUDGET", "0%"),
         ("MODELWEIGHTS_NODE_MEMORY_BUDGET", "101%"),
         ("MODELWEIGHTS_NODE_MEMORY_BUDGET", "0"),

@@ -1,11 +1,14 @@
 """Requests to the API server as plain JSON, on the connection, TLS and token handling of `kubernetes.aio`.
 
-Called by the rest of `kube`. The generated models are left aside: parsing thousands of pods into them costs more memory
+Called by the rest of `kube`, and by `__main__`. The generated models are left aside: parsing thousands of pods into them costs more memory
 and time than all else that the operator does. Every request has a time-out; errors become those of `errors`.
 """
 
+import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, Final, Self
 
 import aiohttp
@@ -30,6 +33,7 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 FIELD_MANAGER: Final = "modelweights-operator"
 
+_READS: Final = ("GET", "HEAD")
 _ERRORS: Final[dict[int, type[errors.ApiError]]] = {
     403: errors.ForbiddenError,
     404: errors.NotFoundError,
@@ -39,15 +43,76 @@ _ERRORS: Final[dict[int, type[errors.ApiError]]] = {
 }
 
 
+class Fence:
+    """What stands before writes.
+
+    Args:
+        may_write: Asked before each write: whether nobody else acts at this moment.
+    """
+
+    def __init__(self, may_write: Callable[[], bool] = lambda: True) -> None:
+        self._may_write, self._shut, self._at_hand = may_write, False, 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def trace(self) -> aiohttp.TraceConfig:
+        """Refuses a write, at last when its connection is there, right before the first byte: it may have waited for that long."""
+
+        async def begin(
+            session: aiohttp.ClientSession, context: SimpleNamespace, what: aiohttp.TraceRequestStartParams
+        ) -> None:
+            context.reads = what.method in _READS
+            # Here too, since a connection that was only just made isn't used again when it is refused below.
+            await refuse(session, context, what)
+
+        async def refuse(_: aiohttp.ClientSession, context: SimpleNamespace, what: object) -> None:
+            del what
+            if not context.reads and (self._shut or not self._may_write()):
+                raise errors.NotLeadingError
+
+        trace = aiohttp.TraceConfig()
+        trace.on_request_start.append(begin)
+        trace.on_connection_reuseconn.append(refuse)
+        trace.on_connection_create_end.append(refuse)
+        return trace
+
+    @contextlib.contextmanager
+    def counted(self, method: str) -> Iterator[None]:
+        """Around each request, so that those at hand are known."""
+        if method in _READS:
+            yield
+            return
+        self._at_hand += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._at_hand -= 1
+            if not self._at_hand:
+                self._idle.set()
+
+    async def shut(self, seconds: float) -> bool:
+        """Let no further write begin, and wait for the answers to those at hand; whether all have come."""
+        self._shut = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        return self._idle.is_set()
+
+
 class Api:
     """One connection pool to the API server. Close it, or use it as an asynchronous context manager."""
 
-    def __init__(self, client: aio_client.ApiClient) -> None:
-        self._client = client
+    def __init__(self, client: aio_client.ApiClient, fence: Fence | None = None) -> None:
+        self._client, self._fence = client, fence or Fence()
 
     @classmethod
-    async def connect(cls) -> "Api":
+    async def connect(cls, fence: Fence | None = None) -> "Api":
         """Connect as the pod's service account, else as KUBECONFIG says.
+
+        Args:
+            fence: What stands before writes, if anything does.
 
         Raises:
             errors.SettingsError: There is neither.
@@ -62,7 +127,14 @@ class Api:
                 raise errors.SettingsError(f"neither in a pod nor with a usable KUBECONFIG: {error}") from error
         # Python 3.13 refuses authorities without certain extensions, as many clusters' are (see `login`).
         configuration.disable_strict_ssl_verification = True
-        return cls(aio_client.ApiClient(configuration))
+        return cls.over(configuration, fence)
+
+    @classmethod
+    def over(cls, configuration: aio_client.Configuration, fence: Fence | None = None) -> "Api":
+        """Connect as a configuration says."""
+        if fence is not None:
+            configuration.trace_configs = [fence.trace]
+        return cls(aio_client.ApiClient(configuration), fence)
 
     async def __aenter__(self) -> Self:
         return self
@@ -73,6 +145,10 @@ class Api:
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
+
+    async def finish(self, seconds: float) -> bool:
+        """Begin no further write, and wait for the answers to those at hand; whether all have come."""
+        return await self._fence.shut(seconds)
 
     async def get(self, path: str, *, accept: str = "application/json", **query: str) -> Json:
         """Read an object or a list."""
@@ -137,11 +213,12 @@ class Api:
     ) -> str:
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         headers = {"Accept": accept, "Content-Type": content_type}
-        response = await self._send(method, path, query=query, body=body, headers=headers, timeout=timeout)
-        try:
-            text = await response.text()
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise errors.ApiError(f"{method} {path}: {error!r}", status=0) from error
+        with self._fence.counted(method):
+            response = await self._send(method, path, query=query, body=body, headers=headers, timeout=timeout)
+            try:
+                text = await response.text()
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+                raise errors.ApiError(f"{method} {path}: {error!r}", status=0) from error
         if response.status >= 400:  # noqa: PLR2004 - HTTP's errors
             raise _error(response, text, method, path)
         return text

@@ -51,3 +51,13 @@ def node(name: str) -> str:
 def events(namespace: str) -> str:
     """The events of a namespace."""
     return f"/api/v1/namespaces/{quote(namespace)}/events"
+
+
+def leases(namespace: str) -> str:
+    """The Leases of a namespace."""
+    return f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases"
+
+
+def lease(namespace: str, name: str) -> str:
+    """One Lease."""
+    return f"{leases(namespace)}/{quote(name)}"

@@ -32,7 +32,7 @@ class WorkQueue(Generic[K]):
         self._slots = asyncio.Semaphore(concurrency)
         self._woken: dict[K, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._closing = asyncio.Event()
 
     def __len__(self) -> int:
         """Number of keys with a task."""
@@ -40,7 +40,7 @@ class WorkQueue(Generic[K]):
 
     def wake(self, key: K) -> None:
         """Have the key worked on as soon as there is a place."""
-        if self._closed:
+        if self._closing.is_set():
             return
         if key in self._woken:
             self._woken[key].set()
@@ -51,19 +51,24 @@ class WorkQueue(Generic[K]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def close(self) -> None:
-        """Take nothing new, and let each task finish the write at hand."""
-        self._closed = True
+    async def finish(self, seconds: float) -> None:
+        """Begin nothing new, and let what is being worked on come to its end for so long."""
+        self._closing.set()
         for woken in self._woken.values():
             woken.set()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5.0)
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+    async def close(self) -> None:
+        """Begin nothing new, and end what is being worked on where it is."""
+        await self.finish(0)
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _run(self, key: K) -> None:
         failures, woken = 0, self._woken[key]
-        while not self._closed:
+        while not self._closing.is_set():
             woken.clear()
             again, failed = await self._attempt(key, failures)
             failures = failures + 1 if failed else 0
@@ -72,7 +77,7 @@ class WorkQueue(Generic[K]):
                 break
             if failed:
                 # Not cut short by events: an API server in trouble must not be asked more for it.
-                await asyncio.sleep(again or 0)
+                await sleep_until_set(self._closing, again or 0)
             elif again is not None:
                 await sleep_until_set(woken, again)
         del self._woken[key]
@@ -80,7 +85,11 @@ class WorkQueue(Generic[K]):
     async def _attempt(self, key: K, failures: int) -> tuple[float | None, bool]:
         try:
             async with self._slots:
-                return await self._work(key), False
+                # Many may have waited for their turn when the end came.
+                return (None if self._closing.is_set() else await self._work(key)), False
+        except errors.NotLeadingError:
+            # Said once, by the election. If this operator goes on, it looks again.
+            return backoff.delay(failures, MAX_BACKOFF_SECONDS), True
         except errors.ConflictError:
             return backoff.delay(failures, MAX_BACKOFF_SECONDS, first_seconds=backoff.CONFLICT_SECONDS), True
         except errors.ApiError as error:

@@ -1,4 +1,4 @@
-"""Which rights the operator has, asked at start. Called by `handlers`.
+"""Which rights the operator has, asked at start by `__main__`, and by `handlers` once it acts.
 
 Without this a missing rule shows as a watch that waits for ever.
 """
@@ -41,6 +41,8 @@ REQUIRED: Final = (
     *_rules("", "configmaps", "get", "create", "patch"),
     *_rules("", "events", "get", "list", "create", "patch"),
 )
+LEASES: Final = _rules("coordination.k8s.io", "leases", "get", "create", "patch")
+"""In the operator's namespace alone; all but `create` of the one Lease alone."""
 LIFT_PODS: Final = Rule("", "pods", "patch")
 LABEL_NODES: Final = Rule("", "nodes", "patch")
 HOLD_OBJECTS: Final = Rule(GROUP, PLURAL, "patch")
@@ -89,12 +91,29 @@ async def check(api: Api) -> Features:
     return Features(*answers[-len(optional) :])
 
 
-async def _allowed(api: Api, rule: Rule) -> bool:
+async def check_lease(api: Api, namespace: str, name: str) -> None:
+    """Check the rights on the Lease by which operators agree on who acts.
+
+    Raises:
+        errors.MissingRightsError: One is missing.
+    """
+    # RBAC can't bind the right to create to a name.
+    places = [{"namespace": namespace, "name": "" if rule.verb == "create" else name} for rule in LEASES]
+    answers = await asyncio.gather(*(_allowed(api, rule, **place) for rule, place in zip(LEASES, places, strict=True)))
+    missing = [str(rule) for rule, allowed in zip(LEASES, answers, strict=True) if not allowed]
+    if missing:
+        raise errors.MissingRightsError(
+            f"the service account lacks these rules of a Role in {namespace}: " + "; ".join(missing)
+        )
+
+
+async def _allowed(api: Api, rule: Rule, **place: str) -> bool:
     attributes = {
         "group": rule.group,
         "resource": rule.resource,
         "subresource": rule.subresource,
         "verb": rule.verb,
+        **place,
     }
     body = {
         "apiVersion": "authorization.k8s.io/v1",

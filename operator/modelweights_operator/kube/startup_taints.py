@@ -52,8 +52,12 @@ class StartupTaints:
         if self._enabled and any(map(startup_taint.is_tainted, self._nodes.values())):
             self._queue.wake(_ALL)
 
+    async def finish(self, seconds: float) -> None:
+        """Let what is being worked on come to its end for so long."""
+        await self._queue.finish(seconds)
+
     async def close(self) -> None:
-        """Finish the write at hand."""
+        """End where it is."""
         await self._queue.close()
 
     async def _look(self, _: str) -> float | None:

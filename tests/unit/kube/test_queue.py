@@ -244,7 +244,7 @@ async def test_one_keys_fault_leaves_the_others_alone() -> None:
     assert done == ["a", "b"]
 
 
-async def test_close_lets_the_write_at_hand_finish_and_takes_nothing_new() -> None:
+async def test_finish_lets_what_is_at_hand_end_and_takes_nothing_new() -> None:
     started, go_on, finished = asyncio.Event(), asyncio.Event(), []
 
     async def work(key: str) -> float | None:
@@ -256,12 +256,65 @@ async def test_close_lets_the_write_at_hand_finish_and_takes_nothing_new() -> No
     queue = WorkQueue(work)
     queue.wake("a")
     await started.wait()
-    closing = asyncio.ensure_future(queue.close())
+    finishing = asyncio.ensure_future(queue.finish(60))
     await asyncio.sleep(0)
     queue.wake("b")
     go_on.set()
-    await asyncio.wait_for(closing, 5)
-    assert finished == ["a"]
+    await asyncio.wait_for(finishing, 5)
+    assert (finished, len(queue)) == (["a"], 0)
+
+
+async def test_finish_begins_none_of_those_that_wait_for_a_place() -> None:
+    begun, go_on = [], asyncio.Event()
+
+    async def work(key: str) -> None:
+        begun.append(key)
+        await go_on.wait()
+
+    queue = WorkQueue(work, concurrency=1)
+    for key in ("a", "b", "c"):
+        queue.wake(key)
+    while not begun:
+        await asyncio.sleep(0)
+    finishing = asyncio.ensure_future(queue.finish(60))
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.wait_for(finishing, 5)
+    assert (begun, len(queue)) == (["a"], 0)
+
+
+async def test_finish_waits_for_no_back_off() -> None:
+    work = Recorder(refused(3600.0))
+    queue = WorkQueue(work)
+    queue.wake("a")
+    while not work.runs:
+        await asyncio.sleep(0)
+    await asyncio.wait_for(queue.finish(60), 5)
+    assert (work.runs, len(queue)) == (["a"], 0)
+
+
+async def test_close_ends_what_does_not_end_by_itself() -> None:
+    started = asyncio.Event()
+
+    async def work(_: str) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    queue = WorkQueue(work)
+    queue.wake("a")
+    await started.wait()
+    await asyncio.wait_for(queue.close(), 5)
+    assert not queue._tasks
+
+
+async def test_a_write_that_was_not_sent_is_tried_again_without_a_word(
+    delays: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    work = Recorder(errors.NotLeadingError(), errors.NotLeadingError())
+    async with running(work) as queue:
+        queue.wake("a")
+        await settle(queue)
+    assert (delays, caplog.records) == ([0.5, 1.0], [])
 
 
 async def test_close_ends_those_that_wait_for_their_next_time() -> None:
