@@ -24,10 +24,11 @@ from modelweights_loader.errors import (
 )
 from modelweights_loader.expected_hashes import GIT_BLOB, Expected, expect_from_cache, start_git_blob
 from modelweights_loader.opening import open_found
+from modelweights_loader.progress import Progress
 from modelweights_loader.small_files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from modelweights_loader.checkpoint import Checkpoint, CheckpointFile
 
@@ -71,6 +72,7 @@ class ManifestHasher:
         num_threads: int | None = None,
         expected: Mapping[str, Expected] | None = None,
         pace: Pace | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
         """Starts the threads.
 
@@ -80,6 +82,7 @@ class ManifestHasher:
                 one per lane.
             expected: By path: what hashes should be. Blobs of a Hugging Face cache are checked against their names also.
             pace: Keeps close to the load; None goes ahead.
+            on_progress: Told at every tenth, by one of the threads at a time.
         """
         self._root = checkpoint.path
         self._expected = expected or {}
@@ -88,6 +91,11 @@ class ManifestHasher:
         self._error: BaseException | None = None
         self._cancelled = False
         self._moved = threading.Condition()
+        self._on_progress = on_progress
+        self._telling = threading.Lock()
+        self._size_bytes = sum(file.size_bytes for file in checkpoint.files)
+        self._done_bytes = self._told_tenths = 0
+        self._began = time.monotonic()
         self.checked_count = 0
         shards = set(checkpoint.shards)
         # In load order: where the files are cold, what is hashed is in memory when the load comes to it.
@@ -201,6 +209,7 @@ class ManifestHasher:
                     if self._pace is not None:
                         self._count(lane, max(0, done + got - data_offset) - max(0, done - data_offset))
                     done += got
+                    self._tell(got)
         except OSError as error:
             raise error_from_os(error, shown, "read") from error
         if self._cancelled:
@@ -210,6 +219,18 @@ class ManifestHasher:
             raise TryAgainError(message, reason="FileChanged")
         self.checked_count += checks.compare(shown)
         return checks.sha256.hexdigest()
+
+    def _tell(self, count_bytes: int) -> None:
+        if self._on_progress is None:
+            return
+        with self._telling:
+            self._done_bytes += count_bytes
+            tenths = 10 * self._done_bytes // self._size_bytes
+            if tenths > self._told_tenths:
+                self._told_tenths = tenths
+                rate = self._done_bytes / max(time.monotonic() - self._began, 1e-9)
+                left = (self._size_bytes - self._done_bytes) / rate
+                self._on_progress(Progress(self._done_bytes, self._size_bytes, rate, left))
 
     def _may_go_on(self, lane: _Lane) -> bool:
         if self._pace is not None and lane.hashed_bytes >= lane.allowed_bytes:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from modelweights_loader import page_cache
 from modelweights_loader.block_reader import BlockReader, FailedFile, Range
 from modelweights_loader.checkpoint import natural_key
+from modelweights_loader.progress import Progress
 from modelweights_loader.quantity import MIB, check_block_bytes, check_in_flight, check_stripe, check_threads
 
 if TYPE_CHECKING:
@@ -50,15 +51,6 @@ _POLL_SECONDS = 0.1
 # How long a cancelled prefetch waits for its threads: then it leaves those that hang in a dead file system behind.
 _GRACE_SECONDS = 0.7
 _PROGRESS_STEP_PERCENT = 10
-
-
-class Progress(NamedTuple):
-    """How far a prefetch is: bytes, bytes per second so far, seconds left at that rate (None before the first byte)."""
-
-    done_bytes: int
-    total_bytes: int
-    bytes_per_second: float
-    seconds_left: float | None
 
 
 class PrefetchResult(NamedTuple):

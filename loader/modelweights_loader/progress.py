@@ -1,11 +1,11 @@
-"""Shows a prefetch's progress: a bar on a terminal, plain lines elsewhere (a pod's log).
+"""How far a step is, and how that is shown: a bar on a terminal, plain lines elsewhere (a pod's log).
 
-Called by `commands`. Must not import torch.
+Called by `commands` and by what they call. Must not import torch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from modelweights_loader.outcome import say
 from modelweights_loader.quantity import format_bytes, format_seconds
@@ -13,9 +13,16 @@ from modelweights_loader.quantity import format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelweights_loader.prefetch import Progress
-
 _BAR_CELLS = 30
+
+
+class Progress(NamedTuple):
+    """How far a step is: bytes, bytes per second so far, seconds left at that rate (None before the first byte)."""
+
+    done_bytes: int
+    total_bytes: int
+    bytes_per_second: float
+    seconds_left: float | None
 
 
 def draw_bar(share: float, cells: int = _BAR_CELLS) -> str:
@@ -36,7 +43,7 @@ def describe_progress(progress: Progress) -> str:
     """Says a progress in one line.
 
     Args:
-        progress: From `prefetch`.
+        progress: Of a step.
 
     Returns:
         Percent, bytes, rate and the time left.
@@ -55,7 +62,7 @@ def make_progress_printer(step: str, stream: TextIO) -> Callable[[Progress], Non
         stream: Where to; a bar is drawn when it is a terminal.
 
     Returns:
-        A function for `prefetch(on_progress=…)`.
+        A function for `on_progress` of `prefetch`, `fetch` and `validate`.
     """
     if not stream.isatty():
         return lambda progress: say(f"{step}: {describe_progress(progress)}", stream)

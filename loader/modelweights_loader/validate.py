@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from modelweights_loader.checkpoint import Checkpoint, CheckpointFile
+    from modelweights_loader.progress import Progress
     from modelweights_loader.safetensors_header import Header
 
 MODE_LOAD = "Load"
@@ -103,6 +104,7 @@ def validate(
     options: ValidateOptions,
     process: LoadProcess | None = None,
     on_warning: Callable[[str], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> dict[str, object]:
     """Validates a checkpoint. Blocks until done.
 
@@ -111,6 +113,7 @@ def validate(
         options: How.
         process: A load process that was started even earlier; this function ends it in any case.
         on_warning: Gets what the load process warns of.
+        on_progress: Told at every tenth that is hashed.
 
     Returns:
         The figures of the step.
@@ -120,7 +123,7 @@ def validate(
     """
     unchanged = Unchanged(checkpoint)
     try:
-        return _prove(checkpoint, options, unchanged, process, on_warning)
+        return _prove(checkpoint, options, unchanged, process, on_warning, on_progress)
     except BadCheckpointError as error:
         # What was half of one file and half of another is no verdict on either.
         changed = unchanged.find_change()
@@ -135,6 +138,7 @@ def _prove(
     unchanged: Unchanged,
     process: LoadProcess | None,
     on_warning: Callable[[str], None] | None,
+    on_progress: Callable[[Progress], None] | None,
 ) -> dict[str, object]:
     with contextlib.ExitStack() as stack:
         processes = _start_processes(stack, options, process)
@@ -144,11 +148,11 @@ def _prove(
         deadline = time.monotonic() + timeout_seconds
         if options.mode in LOADING_MODES and structure is not None:
             load = _Load(checkpoint, structure, options)
-            hasher = ManifestHasher(checkpoint, expected=expected, pace=load.pace)
+            hasher = ManifestHasher(checkpoint, expected=expected, pace=load.pace, on_progress=on_progress)
             stack.callback(hasher.cancel)
             loaded = load.run(processes, timeout_seconds, on_warning, hasher)
         else:
-            hasher = ManifestHasher(checkpoint, expected=expected)
+            hasher = ManifestHasher(checkpoint, expected=expected, on_progress=on_progress)
             stack.callback(hasher.cancel)
             loaded = {}
         # By importance: a report that is too long loses the last ones.

@@ -15,9 +15,9 @@ def parse_sums(text: str) -> dict[str, str]:
     return {line[66:].removeprefix("./"): line[:64] for line in text.splitlines()}
 
 
-def sums_on_node(site: Site, node: str, folder: str) -> dict[str, str]:
+def sums_on_node(site: Site, node: str, folder: str, seconds: float = 60) -> dict[str, str]:
     """sha256 of each file below a folder, as the node has them."""
-    return parse_sums(site.cluster.node_exec(node, ["sh", "-ec", f'cd "$1" && {SUMS}', "sh", folder]))
+    return parse_sums(site.cluster.node_exec(node, ["sh", "-ec", f'cd "$1" && {SUMS}', "sh", folder], timeout=seconds))
 
 
 def push_files(site: Site, name_and_tag: str, files: Mapping[str, tuple[bytes, int]], **layout: Any) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,11 @@ NOTE_BYTES = 4 * 2**20
 SOCKET_BYTES = 10 * 2**20
 """So much the hub has handed to the kernel that nobody read, where a connection ends: tcp_wmem and tcp_rmem end at 4 and 6 MiB.
 Connections end by the death, and in both runs where a stream to a file's end is cut short for others."""
+HASH_SECONDS = 300
+"""Hashing it takes two, and many times that where others work on the same cores."""
+SLOW_BYTES_PER_SECOND = 12_000_000
+"""Three minutes: the operator reads the log of what takes longer than one, at most every 30 s."""
+PROGRESS_WITHIN_SECONDS = 150
 _SEED = 20261130
 
 pytestmark = pytest.mark.timeout(1200, func_only=True)
@@ -69,7 +75,7 @@ def hub(
 
 def test_ten_deaths_of_a_fetch(site: Site, hub: HubServer, module_namespace: str) -> None:
     chance = random.Random(_SEED)  # noqa: S311 - moments, not secrets
-    expected = sums_on_node(site, site.cluster.cpu_node, f"{hub.folder}/{REPOSITORY}/{REVISION}")
+    expected = sums_on_node(site, site.cluster.cpu_node, f"{hub.folder}/{REPOSITORY}/{REVISION}", HASH_SECONDS)
     deaths = []
     for number in range(MOMENTS):
         how = "kill -9" if number % 2 else "kubectl delete pod"
@@ -84,33 +90,53 @@ def test_ten_deaths_of_a_fetch(site: Site, hub: HubServer, module_namespace: str
     assert max(twice) <= CONNECTIONS * (2 * NOTE_BYTES + 3 * SOCKET_BYTES)
 
 
+def test_how_far_a_long_fetch_is_stands_in_the_status(site: Site, hub: HubServer, module_namespace: str) -> None:
+    site.install(f"fetch.maxBytesPerSecond={SLOW_BYTES_PER_SECOND}", f"fetch.numConnections={CONNECTIONS}")
+    node, before = site.cluster.gpu_nodes[0], _sent(hub)
+    site.client.make(_fetched(hub, module_namespace, "slow", node))
+
+    def told() -> int:
+        status = site.client.get(path_of("ModelWeights", module_namespace, "slow")).get("status", {})
+        return int(status.get("nodes", {}).get(node, {}).get("progressPercent", 0))
+
+    found = poll("a percentage", told, seconds=PROGRESS_WITHIN_SECONDS)
+    assert found <= 100 * (_sent(hub) - before) // SIZE_BYTES
+    site.client.remove(path_of("ModelWeights", module_namespace, "slow"), grace_seconds=0)
+    poll("its pod is gone", lambda: not _pods_of(site, module_namespace, "slow"))
+    site.cluster.node_exec(node, ["rm", "-rf", f"{FETCHED}/{module_namespace}/slow"])
+
+
+def _fetched(hub: HubServer, namespace: str, name: str, node: str) -> dict[str, Any]:
+    body = model_weights(namespace, name, "", node, prefetch={"mode": "None"}, validation={"mode": "Structure"})
+    body["spec"]["source"] = {"huggingFace": {"repository": REPOSITORY, "revision": REVISION, "endpoint": hub.url}}
+    return body
+
+
 def _die_once(site: Site, hub: HubServer, key: str, how: str, share: float, expected: dict[str, str]) -> Death:
     namespace, _, name = key.partition("/")
     node, home = site.cluster.gpu_nodes[0], f"{FETCHED}/{key}"
     before = _sent(hub)
-    body = model_weights(namespace, name, "", node, prefetch={"mode": "None"}, validation={"mode": "Structure"})
-    body["spec"]["source"] = {"huggingFace": {"repository": REPOSITORY, "revision": REVISION, "endpoint": hub.url}}
     began = time.monotonic()
-    site.client.make(body)
+    site.client.make(_fetched(hub, namespace, name, node))
     poll(f"{share:.0%} of it was sent", lambda: _sent(hub) - before >= share * SIZE_BYTES, seconds=120)
     died = time.monotonic()
     if how == "kill -9":
         site.cluster.node_exec(node, ["pkill", "-KILL", "-f", f"modelweights-loade[r] fetch {home}"])
     else:
-        site.client.remove(path_of("Pod", namespace, _pod_of(site, namespace, name)), grace_seconds=0)
+        site.client.remove(path_of("Pod", namespace, _pods_of(site, namespace, name)[0]), grace_seconds=0)
     bytes_before = _sent(hub) - before
     model = site.await_condition(namespace, name, seconds=180)
     ready = time.monotonic()
     path = model["status"]["published"]["path"]
-    assert sums_on_node(site, node, path) == expected
+    assert sums_on_node(site, node, path, HASH_SECONDS) == expected
     site.client.remove(path_of("ModelWeights", namespace, name), grace_seconds=0)
     site.cluster.node_exec(node, ["rm", "-rf", home])
     return Death(how, round(died - began, 1), bytes_before, _sent(hub) - before - SIZE_BYTES, round(ready - began, 1))
 
 
-def _pod_of(site: Site, namespace: str, name: str) -> str:
-    pods = site.client.items(path_of("Pod", namespace))
-    return next(found for found in (str(pod["metadata"]["name"]) for pod in pods) if found.startswith(f"stage-{name}"))
+def _pods_of(site: Site, namespace: str, name: str) -> list[str]:
+    found = [str(pod["metadata"]["name"]) for pod in site.client.items(path_of("Pod", namespace))]
+    return [pod for pod in found if pod.startswith(f"stage-{name}")]
 
 
 def _sent(hub: HubServer) -> int:

@@ -5,6 +5,7 @@ Called by `cli`; `stage` calls `validate_checkpoint`. See the package for what i
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from modelweights_loader.commands.options import (
@@ -147,6 +148,7 @@ def validate_checkpoint(checkpoint: Checkpoint, arguments: argparse.Namespace, p
     Raises:
         LoaderError: See there.
     """
+    from modelweights_loader.progress import make_progress_printer  # noqa: PLC0415 - see the package's docstring
     from modelweights_loader.validate import ValidateOptions, validate  # noqa: PLC0415 - see the package's docstring
 
     options = ValidateOptions(
@@ -161,7 +163,8 @@ def validate_checkpoint(checkpoint: Checkpoint, arguments: argparse.Namespace, p
         expect_file=arguments.expect,
         manifest_file=arguments.manifest,
     )
-    figures = validate(checkpoint, options, process, lambda message: warn("validate", message))
+    show_progress = make_progress_printer("validate", sys.stderr)
+    figures = validate(checkpoint, options, process, lambda message: warn("validate", message), show_progress)
     count = f"{figures['tensorCount']} tensors of {figures['shardCount']} shards"
     library = "ParallelLoader" if options.load_format == FASTSAFETENSORS else "safetensors"
     who = library if options.world_size == 1 else f"{library} on {options.world_size} ranks"

@@ -46,7 +46,7 @@ from modelweights_loader.memory import Reserve, measure_room
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from modelweights_loader.prefetch import Progress
+    from modelweights_loader.progress import Progress
     from modelweights_loader.sources.contract import Listing, RemoteFile, Source
 
 FETCHED = "Fetched"

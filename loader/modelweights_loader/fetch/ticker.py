@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from modelweights_loader.fetch.plan import HAVE
-from modelweights_loader.prefetch import Progress
+from modelweights_loader.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,6 +11,7 @@ import pytest
 from modelweights_loader.checkpoint import find_checkpoint
 from modelweights_loader.errors import TryAgainError, WillNotWorkError
 from modelweights_loader.manifest import ManifestHasher, Pace
+from modelweights_loader.progress import Progress
 from tests.checkpoints.writer import make_tensor, write_safetensors
 
 if TYPE_CHECKING:
@@ -64,6 +65,18 @@ def test_with_a_pace_it_waits_for_the_load_and_gives_the_same_digest(tmp_path: P
             assert step * 2**19 <= hasher._lanes[rank].hashed_bytes <= (step + 1) * 2**19 + 2**18
     assert hasher.digest(deadline) == ManifestHasher(checkpoint).digest()
     assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_each_tenth_is_told_in_order(tmp_path: Path, threads: int) -> None:
+    _write_large(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(b"{}" * 2**18)
+    checkpoint, told = find_checkpoint(str(tmp_path)), list[Progress]()
+    ManifestHasher(checkpoint, threads, on_progress=told.append).digest()
+    # No piece is larger than a tenth.
+    assert list(range(1, 11)) == [10 * one.done_bytes // one.total_bytes for one in told]
+    assert {sum(file.size_bytes for file in checkpoint.files)} == {one.total_bytes for one in told}
+    assert 0 == told[-1].seconds_left
 
 
 def test_a_load_that_stops_early_does_not_hold_the_hasher(tmp_path: Path) -> None:
