@@ -59,11 +59,15 @@ def test_an_object_that_changes_in_mid_run_is_fetched_anew_as_a_whole(
         write_safetensors(disk / name / "model.safetensors", [make_tensor("a", "F32", (2048, 4096), number)], {})
     s3.make_bucket("swapped")
     s3.put_folder("swapped", "m", disk / "old")
-    s3_proxy.faults = [Fault("stall", path="m/model.safetensors", after_bytes=1_000_000, seconds=20, times=1)]
+    weights = "m/model.safetensors"
+    stall = Fault("stall", path=weights, after_bytes=1_000_000, seconds=20, times=1)
+    # Until it is another one, however long that takes.
+    s3_proxy.faults = [stall, Fault("status", path=weights)]
 
     def swap() -> None:
-        s3_proxy.wait_for_request("m/model.safetensors", 60)
-        s3.put("swapped", "m/model.safetensors", new.read_bytes())
+        s3_proxy.wait_for_request(weights, 60)
+        s3.put("swapped", weights, new.read_bytes())
+        s3_proxy.faults = []
 
     swapping = threading.Thread(target=swap)
     swapping.start()
