@@ -174,6 +174,22 @@ class TestAnswers:
         _assert_clean(listed.value)
         _assert_clean(read.value)
 
+    def test_a_busy_store_is_waited_for_by_its_own_word_for_small_objects_too(
+        self, s3: S3Server, s3_proxy: FaultProxy, bucket: str
+    ) -> None:
+        """The library, which reads these, has no Retry-After."""
+        s3.put("errors", "m/small", b"x" * 1000)
+        source = _open(s3, bucket, endpoint=s3_proxy.url)
+        [file] = [file for file in source.list_files().files if file.path == "small"]
+        s3_proxy.faults = [Fault("status", path="/m/small", headers={"Retry-After": "7"}, times=2)]
+        told = []
+        for _ in range(2):
+            with pytest.raises(SourceUnavailableError) as read:
+                _read(source, file)
+            told.append(read.value.retry_after_seconds)
+        s3.delete("errors", "m/small")
+        assert [None, 7.0] == told
+
     @pytest.mark.parametrize("identity", [{}, ANONYMOUS], ids=["signed", "anonymous"])
     def test_without_ranges_the_whole_file_can_still_be_read(
         self, s3: S3Server, s3_proxy: FaultProxy, bucket: str, identity: dict[str, object]
