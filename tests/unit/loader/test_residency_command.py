@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 import os
 import pty
 import re
@@ -11,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +22,7 @@ from tests.checkpoints.synthetic import make_synthetic
 from tests.unit.loader.conftest import LOADER, evict, run_loader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 DEADLINE_SECONDS = 20.0
@@ -26,12 +30,26 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(LOADER), "PYTHONDONTWRITEBYTECODE
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Has a file in the page cache, and locked there: a kernel may take single pages back while the command starts."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        pages = (ctypes.c_char * len(mapped)).from_buffer(mapped)
+        try:
+            assert libc.mlock(pages, ctypes.c_size_t(len(mapped))) == 0, os.strerror(ctypes.get_errno())
+            yield
+        finally:
+            # Or the mapping could not be closed.
+            del pages
+
+
 @pytest.fixture
-def model(disk: Path) -> Path:
+def model(disk: Path) -> Iterator[Path]:
     folder = make_synthetic(disk / "model", 2**22, shards=2)
     evict(folder)
-    (folder / "model-00001-of-00002.safetensors").read_bytes()
-    return folder
+    with held(folder / "model-00001-of-00002.safetensors"):
+        yield folder
 
 
 def _watch(model: Path, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
@@ -70,10 +88,10 @@ def test_watch_gives_one_line_each_time_and_sees_changes(model: Path, arguments:
         assert process.stdout is not None
         try:
             first = process.stdout.readline()
-            (model / "model-00002-of-00002.safetensors").read_bytes()
             # Of all, not of the shard that was there before: a look may fall into the read.
             whole = '"residentPercent": 100.0, "residencyMethod"' if arguments else " 100.0 % of "
-            later = next(line for line in process.stdout if whole in line)
+            with held(model / "model-00002-of-00002.safetensors"):
+                later = next(line for line in process.stdout if whole in line)
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=DEADLINE_SECONDS)
         finally:
