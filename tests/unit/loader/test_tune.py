@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 SIZE = 1000 * MIB
+RESIDENT_PERCENT = 95
 CACHED = Candidate("fastsafetensors", 0, odirect=False)
 CACHED_1 = Candidate("fastsafetensors", 1, odirect=False)
 SERIAL = Candidate("fastsafetensors", -1, odirect=False)
@@ -271,10 +272,11 @@ def test_a_real_run_measures_chooses_and_leaves_the_pages(split: Path, disk: Pat
     assert len(chosen["seconds"]) >= 3
     default = next(row for row in rows if row["odirect"])
     assert chosen["medianSeconds"] <= default["medianSeconds"]
-    # All 24 tensors of 12 shards, three times and more, and the pages are where they were.
+    # All 24 tensors of 12 shards, three times and more, and the pages are where they were, but for what kernels take back.
     assert result["sampleShards"] == 12
-    assert (result["residentPercentBefore"], result["residentPercent"]) == (100.0, 100.0)
-    assert measure(find_checkpoint(str(folder), None).shards).percent == pytest.approx(100.0)
+    left = measure(find_checkpoint(str(folder), None).shards).percent
+    assert left is not None
+    assert min(result["residentPercentBefore"], result["residentPercent"], left) >= RESIDENT_PERCENT
     printed = json.loads(run_loader("flags", "--results", disk / "results", "--json").stdout)
     assert (printed["proven"], printed["engine"]) == (True, engine)
     assert ran.report["engine"] == engine
