@@ -6,8 +6,6 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 CLUSTER := $(PYTHON) -m tests.cluster
-# The unit tests' processes; in `make test` one is left for what runs beside them.
-UNIT_PROCESSES ?= 2
 # Which cluster: auto (kind where a Docker engine runs, embedded otherwise), embedded, kind or kubeconfig.
 PROVIDER ?= auto
 export MODELWEIGHTS_CLUSTER_PROVIDER := $(PROVIDER)
@@ -34,13 +32,14 @@ needs-cluster:
 demo: needs-cluster setup ## a real cluster, the operator, a real checkpoint to Ready, and a pod that starts after
 	@$(PYTHON) -m tests.demo up
 
-# Those on real kubelets mostly wait for them, so the others run beside them; both go on to their end if one fails.
+# Those on real kubelets mostly wait for them, and some of the others wait too, so they run beside each other, in more
+# processes than small machines have cores; both go on to their end if one fails.
 test: needs-cluster setup ## everything: lint, types, unit, integration, end to end
 	@$(MAKE) --no-print-directory --jobs=2 test-here test-on-cluster
 
 .PHONY: test-here test-on-cluster
 test-here:
-	@$(MAKE) --no-print-directory unit UNIT_PROCESSES=1 2>&1 | sed -u 's/^/unit        | /'
+	@$(MAKE) --no-print-directory unit 2>&1 | sed -u 's/^/unit        | /'
 	@$(MAKE) --no-print-directory integration 2>&1 | sed -u 's/^/integration | /'
 
 test-on-cluster:
@@ -60,7 +59,7 @@ lint: setup ## style, types, borders between packages, generated files, scripts,
 
 unit: setup ## tests without a cluster
 	@$(PYTHON) -m tests.engines fetch
-	$(PYTEST) tests/unit --numprocesses=$(UNIT_PROCESSES) --dist=loadfile
+	$(PYTEST) tests/unit --numprocesses=2 --dist=loadfile
 
 fuzz: setup ## look for bytes that the header reader calls good and safetensors bad (FUZZ_SECONDS=600)
 	$(PYTHON) -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),600)
