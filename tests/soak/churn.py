@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SETTLE_SECONDS = 1200
+_HEAL_SECONDS = 20
 _MIB = 1 << 20
 
 
@@ -65,6 +66,8 @@ class Size:
             so that a machine with other work gets no backlog that no cluster would have.
         kill_every_seconds: During the first third.
         sample_seconds: Between two samples.
+        least_events: However long it takes, so much happens.
+        least_kills: Likewise.
     """
 
     nodes: int = 50
@@ -73,6 +76,8 @@ class Size:
     pause_seconds: float = 2.0
     kill_every_seconds: float = 45.0
     sample_seconds: float = 10.0
+    least_events: int = 0
+    least_kills: int = 0
 
 
 @dataclass
@@ -153,7 +158,16 @@ class Soak:
         self._churn(size.minutes * 60)
         self._failing, ended = False, time.monotonic()
         self._cluster.heal()
-        waiting = self._cluster.unready
+        healed = time.monotonic()
+
+        def waiting() -> list[str]:
+            # One that was about to fail when the failures ended did so after the others were tried again.
+            nonlocal healed
+            if time.monotonic() - healed > _HEAL_SECONDS:
+                healed = time.monotonic()
+                self._cluster.heal()
+            return self._cluster.unready()
+
         poll("all is ready", lambda: not waiting(), seconds=SETTLE_SECONDS, every=1, show=[lambda: str(waiting())])
         outcome.settled_seconds = round(time.monotonic() - ended, 1)
         self._cluster.delete_all()
@@ -183,8 +197,9 @@ class Soak:
             (self._cluster.add_pod, 5),
             (self._cluster.remove_job, 2),
         ]
-        while (passed := time.monotonic() - begin) < seconds:
-            if kill_at < passed < seconds / 3:
+        while (passed := time.monotonic() - begin) < seconds or self._lacks(happened):
+            may_kill = passed < seconds / 3 or self.outcome.killed < self._size.least_kills
+            if kill_at < passed and may_kill:
                 kill_at += self._size.kill_every_seconds
                 self._operator.kill()
                 self.outcome.killed += 1
@@ -201,6 +216,9 @@ class Soak:
                     raise
             self._stop.wait(self._size.pause_seconds)
         self.outcome.happened = dict(sorted(happened.items()))
+
+    def _lacks(self, happened: Counter[str]) -> bool:
+        return happened.total() < self._size.least_events or self.outcome.killed < self._size.least_kills
 
     def _fails(self, _: Json) -> bool:
         """Of a hundred Jobs three fail, until the end comes."""
