@@ -21,7 +21,6 @@ from tests.servers.api_proxy import ApiProxy, Moment, Seen, When
 
 NODES = ("a", "b")
 _TAINT = {"key": "modelweights.io/unstaged", "effect": "NoSchedule"}
-_LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/modelweights-operator"
 _SECONDS = 150
 _QUIET_SECONDS = 0.5
 
@@ -66,11 +65,6 @@ class Site:
         self.team.admin.delete(model_path(self.team.namespace))
         for node in NODES:
             self.team.delete_node(node)
-
-    def restart(self) -> None:
-        """Start the operator that was killed. The Lease of the dead one is let go, as nobody waits for it here."""
-        self.team.admin.delete(_LEASE)
-        self.operator.start()
 
 
 def stage(team: Team, revision: str) -> None:
@@ -203,7 +197,7 @@ def run(site: Site, step: Step, revision: str, moment: Moment | None = None, *, 
         site.killed[write] += 1
         site.proxy.begin()
         site.proxy.go_on()
-        site.restart()
+        site.operator.start()
         poll(f"{what}{write}", ended, seconds=_SECONDS, show=[show])
     twice = {key: uids for key, uids in site.player.ended.items() if len(uids) > 1}
     assert not twice, f"{what}{moment}: done more than once: {twice}"
