@@ -83,16 +83,21 @@ def stage(team: Team, revision: str) -> None:
 
 def roll_out(team: Team, revision: str) -> None:
     """Another revision, and a pod that asks for it; those of the former one go, so that its files may."""
-    for pod in team.admin.items(core_path(team.namespace, "pods")):
-        if pod["metadata"]["name"].startswith("engine-"):
-            team.admin.delete(core_path(team.namespace, "pods", pod["metadata"]["name"]), gracePeriodSeconds=0)
+    _delete_pods(team)
     add_pod(team, f"engine-{revision[:7]}", f"llama@{revision}")
     team.admin.patch(model_path(team.namespace, "llama"), {"spec": {"source": {"huggingFace": {"revision": revision}}}})
 
 
 def delete(team: Team, _: str) -> None:
-    """The object goes, and its files with it."""
+    """The object goes, and its files with it: no pod uses them any more."""
+    _delete_pods(team)
     team.admin.delete(model_path(team.namespace, "llama"))
+
+
+def _delete_pods(team: Team) -> None:
+    for pod in team.admin.items(core_path(team.namespace, "pods")):
+        if pod["metadata"]["name"].startswith("engine-"):
+            team.admin.delete(core_path(team.namespace, "pods", pod["metadata"]["name"]), gracePeriodSeconds=0)
 
 
 def add_pod(team: Team, name: str, require: str) -> None:
