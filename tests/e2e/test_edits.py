@@ -12,7 +12,7 @@ from tests.polling import poll
 def test_old_staging_ends_and_the_new_one_is_published(site: Site, namespace: str) -> None:
     node = site.cluster.gpu_nodes[0]
     with ThreadPoolExecutor(1) as pool, freeze_step(site.cluster, node, "validate", REAL, pool) as frozen:
-        site.client.make(model_weights(namespace, "edited", REAL, node, **NOT_LOADED))
+        site.client.make(model_weights(namespace, "edited", REAL, node))
         frozen()
         (old,) = site.jobs(namespace)
         site.client.patch(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -32,9 +33,9 @@ class Scene:
     operator: OperatorProcess
     path: str
 
-    def start(self) -> None:
+    def start(self, **spec: Any) -> None:
         """Apply the ModelWeights."""
-        self.site.client.make(model_weights(self.namespace, "minilm", self.path, **NOT_LOADED))
+        self.site.client.make(model_weights(self.namespace, "minilm", self.path, **{**NOT_LOADED, **spec}))
 
     def kill(self) -> None:
         """Kill the operator and say what stood."""
@@ -56,11 +57,11 @@ def _before_the_jobs_are_made(scene: Scene) -> None:
     assert scene.site.job_uids(scene.namespace) == {}
 
 
-def _during(step: str) -> Callable[[Scene], None]:
+def _during(step: str, **spec: Any) -> Callable[[Scene], None]:
     def moment(scene: Scene) -> None:
         node = scene.site.cluster.gpu_nodes[0]
         with ThreadPoolExecutor(1) as pool, freeze_step(scene.site.cluster, node, step, scene.path, pool) as frozen:
-            scene.start()
+            scene.start(**spec)
             frozen()
             scene.kill()
 
@@ -106,7 +107,7 @@ def _lifted(site: Site, namespace: str) -> set[str]:
 MOMENTS: dict[str, Callable[[Scene], None]] = {
     "before-the-jobs-are-made": _before_the_jobs_are_made,
     "during-prefetch": _during("prefetch"),
-    "during-validate": _during("validate"),
+    "during-validate": _during("validate", validation={}),  # A load lives long enough to be caught.
     "between-job-and-status": _between_job_and_status,
     "while-gates-are-lifted": _while_gates_are_lifted,
 }
