@@ -6,17 +6,13 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 CLUSTER := $(PYTHON) -m tests.cluster
-# Of bench-scale: the numbers of nodes, the objects at the largest, and how many of these are on all nodes.
-NODES ?= 100,300,500
-MODELS ?= 1000
-WIDE ?= 20
 # Which cluster: auto (kind where a Docker engine runs, embedded otherwise), embedded, kind or kubeconfig.
 PROVIDER ?= auto
 export MODELWEIGHTS_CLUSTER_PROVIDER := $(PROVIDER)
 # What tests say comes at once also through a pipe.
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help demo test lint unit engines fuzz integration e2e faults soak bench bench-fetch bench-loader bench-scale generate image cluster-up cluster-down clean setup
+.PHONY: help demo test lint unit engines fuzz integration e2e faults soak bench bench-fetch bench-loader generate image cluster-up cluster-down clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -89,9 +85,6 @@ bench: setup ## all measurements, each beside what it is compared with (an hour 
 
 bench-fetch: setup ## fetch beside rclone and the plain library, from an S3 server on loopback
 	$(PYTHON) -m tests.bench fetch
-
-bench-scale: setup ## the operator's own cost at 100, 300 and 500 nodes, an hour or more (NODES=100,300,500 MODELS=1000 WIDE=20)
-	$(PYTHON) -m tests.bench scale --nodes=$(NODES) --models=$(MODELS) --wide=$(WIDE)
 
 bench-loader: setup ## those of the loader, without a cluster; one alone by `python -m tests.bench NAME`
 	$(PYTHON) -m tests.bench loader

@@ -31,22 +31,6 @@ class _Patience:
         return itertools.chain((1, 1, 2, 3, 5, 8, 13), itertools.repeat(20))
 
 
-class _NoDifferences(kopf.DiffBaseStorage):
-    """kopf's memory of what handlers have handled: nothing, since none asks for differences.
-
-    kopf copies each object of each event for it, and those with a thousand nodes are large.
-    """
-
-    def build(self, **_: Any) -> kopf.BodyEssence:
-        return kopf.BodyEssence({})
-
-    def fetch(self, **_: Any) -> None:
-        return None
-
-    def store(self, **_: Any) -> None:
-        return None
-
-
 @kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
     """Tune kopf, look at the rights, and start the rest."""
@@ -57,7 +41,6 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     settings.watching.inactivity_timeout = SILENCE_SECONDS
     settings.networking.error_backoffs = _Patience()
     settings.networking.request_timeout = _LIST_SECONDS
-    settings.persistence.diffbase_storage = _NoDifferences()
     try:
         memo.reconciler = await _make_reconciler(memo)
     except errors.OperatorError as error:

@@ -7,8 +7,8 @@ every RESYNC_SECONDS: all models, labels that belong to no model, and whether ko
 """
 
 import asyncio
+import contextlib
 import logging
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,19 +17,16 @@ from typing import Any, ClassVar, Final
 from modelweights_operator import errors
 from modelweights_operator.cleaner import Cleaner
 from modelweights_operator.domain import failures, names
-from modelweights_operator.domain.concerns import Concerns
 from modelweights_operator.domain.plan import Plan, make_plan
 from modelweights_operator.domain.residents import Residents, size_told
 from modelweights_operator.domain.room import Rooms
-from modelweights_operator.domain.snapshot import Node, Policy, Snapshot, StagingJob
+from modelweights_operator.domain.snapshot import Node, Policy, Snapshot
 from modelweights_operator.domain.startup_taint import selector_of
 from modelweights_operator.domain.turns import Turns
 from modelweights_operator.gatekeeper import Gatekeeper
-from modelweights_operator.kube import apply, convert, gather, items, paths
+from modelweights_operator.kube import apply, gather, items, paths
 from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
 from modelweights_operator.kube.informer import Informer, Item
-from modelweights_operator.kube.last_warnings import LastWarnings
-from modelweights_operator.kube.objects import Objects
 from modelweights_operator.kube.progress import ProgressReader
 from modelweights_operator.kube.queue import WorkQueue
 from modelweights_operator.kube.rights import Features
@@ -43,11 +40,6 @@ RESYNC_SECONDS: Final = 60.0
 _CYCLE_SECONDS: Final = 4.0
 _WRITE_SECONDS: Final = 4.0
 """Together with what kopf takes this fits into the pod's `terminationGracePeriodSeconds`."""
-_SPREAD_SECONDS: Final = 40.0
-_APART_SECONDS: Final = 0.05
-"""How far apart objects are looked at again in a resync at most, and for how long that may take at most."""
-_REST_SECONDS_A_NODE: Final = 0.0005
-_MAX_REST_SECONDS: Final = 0.4
 _OURS: Final = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
 
 _log = logging.getLogger(__name__)
@@ -80,17 +72,14 @@ class Reconciler:
             memory_budget=settings.memory_budget,
             namespace=settings.namespace,
             pull_secrets=settings.pull_secrets,
-            max_jobs=settings.max_jobs,
         )
         self._cleaner = Cleaner(api, self._policy, may_hold=features.hold_objects, wake=self._wake_owner)
-        self._objects, self._concerns, self._warnings = Objects(api), Concerns(), LastWarnings(api)
-        self._turns, self._residents = Turns(), Residents()
+        self._admission, self._turns, self._residents = asyncio.Lock(), Turns(), Residents()
         self._rooms = Rooms(datetime.now(UTC))
-        self._models: WorkQueue[Key] = WorkQueue(self._reconcile_model, pause=self._rest_seconds)
-        self._sweeps: WorkQueue[str] = WorkQueue(self._sweep_labels, concurrency=1)
+        self._models: WorkQueue[Key] = WorkQueue(self._reconcile_model)
         self._stuck: dict[Key, set[str]] = {}
         self._keys: dict[str, Key] = {}
-        self._nodes = self._concerns.nodes
+        self._nodes: dict[str, Node] = {}
         self._taints = StartupTaints(api, self._nodes, enabled=startup_taint)
         self._gates = Gatekeeper(api, self._nodes, features)
         self._watchdog = Watchdog(settings.quiet_seconds)
@@ -100,7 +89,7 @@ class Reconciler:
             paths.JOBS,
             {"labelSelector": _OURS},
             items.job_item,
-            self._job_changed,
+            lambda item: self._wake_owner(item.value.owner_uid),
         )
         self._pods = Informer(
             api,
@@ -137,8 +126,7 @@ class Reconciler:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        parts = (self._models, self._gates, self._sweeps, self._taints, self._progress)
-        await asyncio.gather(*(part.close() for part in parts))
+        await asyncio.gather(*(part.close() for part in (self._models, self._gates, self._taints, self._progress)))
 
     def is_ready(self) -> bool:
         """Whether every informer has its first list."""
@@ -164,14 +152,7 @@ class Reconciler:
             self._model_went(metadata["uid"])
             return
         self._watchdog.seen(key, metadata["resourceVersion"])
-        self._model_changed(body)
-
-    def _model_changed(self, body: Json) -> None:
-        """By whomever: also by us, whose status may bring the next step. What the watch tells of that later is no news."""
-        if not self._objects.heard(body):
-            return
-        key = (body["metadata"]["namespace"], body["metadata"]["name"])
-        self._keys[body["metadata"]["uid"]] = key
+        self._keys[metadata["uid"]] = key
         self._residents.note("/".join(key), body)
         self._models.wake(key)
         self._gates.wake_for(key)
@@ -182,7 +163,6 @@ class Reconciler:
             return
         if key not in self._keys.values():
             self._watchdog.seen(key, "")
-            self._objects.gone(key)
             self._residents.forget("/".join(key))
         self._models.wake(key)
         self._gates.wake_for(key)
@@ -190,34 +170,31 @@ class Reconciler:
     # --- wake-ups -------------------------------------------------------------------------------------------------
 
     def _node_changed(self, item: Item[Node]) -> None:
-        """A node came, changed or went: wake those whom it concerns. What staging doesn't care for, as heartbeats, wakes nobody."""
-        is_there = self._nodes_informer.get(("", item.value.name)) is not None
-        concerned = self._concerns.put(item.value) if is_there else self._concerns.drop(item.value.name)
+        """A node came, changed or went. What staging doesn't care for, as heartbeats, wakes nobody."""
+        node = item.value
+        former = self._nodes.get(node.name)
+        if self._nodes_informer.get(("", node.name)) is None:
+            self._nodes.pop(node.name, None)
+            self._wake_all()
+            return
+        self._nodes[node.name] = node
         self._taints.wake()
-        for key in concerned:
+        if former is None or _without_our_labels(former) != _without_our_labels(node):
+            self._wake_all()
+            return
+        # Our labels change with every staged node: that concerns the models whose labels they are, not all of them.
+        changed = {
+            owner
+            for owner in former.staged.keys() | node.staged.keys()
+            if former.staged.get(owner) != node.staged.get(owner)
+        }
+        for uid, key in self._keys.items() if changed else ():
+            if names.node_label_owner(uid) in changed:
+                self._models.wake(key)
+
+    def _wake_all(self) -> None:
+        for key in self._keys.values():
             self._models.wake(key)
-
-    def _node_labelled(self, key: Key, body: Json) -> None:
-        """Known at once, or the next plan, which comes before the watch tells of it, would label the node again."""
-        node = convert.node(body)
-        known = self._nodes.get(node.name)
-        if known is not None and known.uid == node.uid:
-            for other in self._concerns.put(node) - {key}:
-                self._models.wake(other)
-
-    def _job_changed(self, item: Item[StagingJob]) -> None:
-        job = item.value
-        self._wake_owner(job.owner_uid)
-        if job.state != "Active" or job.deleting:
-            self._call_next(1)
-
-    def _call_next(self, places: int) -> None:
-        """Places among all Jobs are free, for those that wait longest."""
-        for _ in range(places):
-            following = self._turns.next_for_jobs()
-            if not following:
-                return
-            self._models.wake(_key_of(following))
 
     def _wake_owner(self, uid: str) -> None:
         key = self._keys.get(uid)
@@ -227,30 +204,19 @@ class Reconciler:
     # --- one model ------------------------------------------------------------------------------------------------
 
     async def _reconcile_model(self, key: Key) -> float | None:
-        try:
-            return await self._look_at_model(key)
-        except Exception:
-            # Whatever it was: what was written is seen by reading, not by remembering.
-            self._objects.doubt(key)
-            raise
-
-    async def _look_at_model(self, key: Key) -> float | None:
         # Before that nothing is planned: a node that is missing would be cleaned up.
         for informer in self._informers.values():
             await informer.synced.wait()
         now = datetime.now(UTC)
         snapshot = await gather.gather(
-            key,
-            objects=self._objects,
-            warnings=self._warnings,
-            concerns=self._concerns,
-            jobs=self._jobs,
-            pods=self._pods,
-            policy=self._policy,
-            now=now,
+            self._api, key, nodes=self._nodes.values(), jobs=self._jobs, pods=self._pods, policy=self._policy, now=now
         )
         if snapshot is None:
-            self._forget(key)
+            self._turns.forget("/".join(key))
+            self._rooms.forget("/".join(key))
+            self._stuck.pop(key, None)
+            self._taints.wake()
+            await self._sweep_labels()
             return None
         if snapshot.owner.deleting:
             # In the foreground: whatever were made for it now, the garbage collector would have to remove again.
@@ -272,64 +238,41 @@ class Reconciler:
         snapshot = replace(snapshot, over_quota=self._rooms.over_quota(snapshot), room_made=made)
         snapshot, cleanup = await self._cleaner.prepare(snapshot, requires=requires, rooms=self._rooms, now=now)
         snapshot, plan, refusals = await self._plan_jobs(snapshot, now)
-        write_refusal = await apply.prepare(self._api, snapshot, plan, self._jobs, partial(self._node_labelled, key))
-        if plan.config_map is not None:
-            self._objects.wrote_config_map(key)
+        write_refusal = await apply.prepare(self._api, snapshot, plan)
         if write_refusal:
             plan = make_plan(replace(snapshot, refusals=refusals, write_refusal=write_refusal), now)
-        await apply.apply(self._api, snapshot, plan, self._jobs, now, self._model_changed)
-        self._call_next(len(plan.delete_jobs) + len(plan.finished_jobs))
+        await apply.apply(self._api, snapshot, plan, now)
         self._taints.note(selector_of(snapshot.owner, plan))
         await self._cleaner.finish(snapshot, cleanup, now)
         self._gates.wake_for(key)
         return min(filter(None, (plan.again_after_seconds, cleanup.again_after_seconds)), default=None)
 
-    def _rest_seconds(self, key: Key) -> float:
-        """A cycle costs by the nodes, and so do events come: large objects aren't looked at for each single one."""
-        return min(self._concerns.count(key) * _REST_SECONDS_A_NODE, _MAX_REST_SECONDS)
-
-    def _forget(self, key: Key) -> None:
-        self._turns.forget("/".join(key))
-        self._rooms.forget("/".join(key))
-        self._stuck.pop(key, None)
-        self._concerns.forget(key)
-        self._taints.wake()
-        self._sweeps.wake("")
-
     async def _plan_jobs(self, snapshot: Snapshot, now: datetime) -> tuple[Snapshot, Plan, dict[str, str]]:
-        """Plan, and delete and create Jobs; the plan is the one that knows what was refused."""
-        owner = snapshot.owner
-        counted = owner.status.summary.ready < owner.status.summary.desired
-        if counted:
-            # It will hardly be without Jobs to make; the plan needn't be made twice then.
-            snapshot = self._beside_others(snapshot, now)
-        plan = make_plan(snapshot, now)
-        if plan.config_map is not None and owner.status.published is None:
-            found = await self._objects.read_config_map((owner.namespace, owner.name), owner)
-            # Meanwhile others may have taken places.
-            snapshot, counted = replace(snapshot, config_map=found), False
-            plan = make_plan(snapshot, now)
-        if plan.create_jobs and not counted:
-            snapshot = self._beside_others(snapshot, now)
-            plan = make_plan(snapshot, now)
-        # Without a pause since the plan was made: the next plan, of whichever object, counts what this one takes.
-        self._turns.note(owner.full_name, plan.waits, served=bool(plan.create_jobs), now=now)
-        self._residents.begin(owner.full_name, plan.begins, now)
-        refusals = await apply.change_jobs(self._api, owner, plan, self._jobs, now)
+        """Plan, and delete and create Jobs; the plan is the one that knows what was refused.
+
+        The caps over all objects are looked at and taken by one at a time, or two would both see the last place free.
+        """
+        plan, name = make_plan(snapshot, now), snapshot.owner.full_name
+        fetches = snapshot.owner.spec is not None and snapshot.owner.spec.is_fetched
+        async with self._admission if plan.create_jobs and fetches else contextlib.nullcontext():
+            if plan.create_jobs and fetches:
+                fetching = gather.fetching(
+                    self._jobs,
+                    self._pods,
+                    self._keys,
+                    nodes=snapshot.nodes,
+                    stuck=set().union(*self._stuck.values()),
+                    now=now,
+                )
+                snapshot = replace(snapshot, fetching=fetching, ahead=self._turns.ahead(name, now))
+                plan = make_plan(snapshot, now)
+            self._turns.note(name, plan.waits, served=fetches and bool(plan.create_jobs), now=now)
+            # Without a pause since the plan was made: the next plan, of whichever object, knows of it.
+            self._residents.begin(name, plan.begins, now)
+            refusals = await apply.change_jobs(self._api, snapshot.owner, plan, self._jobs.expect)
         if refusals:
             plan = make_plan(replace(snapshot, refusals=refusals), now)
         return snapshot, plan, refusals
-
-    def _beside_others(self, snapshot: Snapshot, now: datetime) -> Snapshot:
-        """With what all objects have under way, for the caps over all of them."""
-        stuck = frozenset().union(*self._stuck.values())
-        nodes = self._nodes.values()
-        return replace(
-            snapshot,
-            under_way=gather.under_way(self._jobs, nodes=nodes, stuck=stuck),
-            fetching=gather.fetching(self._jobs, self._pods, self._keys, nodes=nodes, stuck=stuck, now=now),
-            ahead=self._turns.ahead(snapshot.owner.full_name, now),
-        )
 
     async def _take_labels(self, uid: str) -> None:
         """No pod is to be sent anywhere any more for an object that is being deleted."""
@@ -338,7 +281,7 @@ class Reconciler:
             if labels:
                 await apply.label_node(self._api, node.name, dict.fromkeys(labels))
 
-    async def _sweep_labels(self, _: str = "") -> None:
+    async def _sweep_labels(self) -> None:
         """Take labels off nodes that no living ModelWeights stands behind.
 
         Nodes have no owner references, and a finalizer only for this would make deletion wait for the operator. What
@@ -360,12 +303,11 @@ class Reconciler:
 
     async def _resync_forever(self) -> None:
         while True:
-            began = time.monotonic()
             try:
                 await self._resync()
             except errors.ApiError as error:
                 _log.warning("resync: %s", error)
-            await asyncio.sleep(max(began + RESYNC_SECONDS - time.monotonic(), 1.0))
+            await asyncio.sleep(RESYNC_SECONDS)
 
     async def _resync(self) -> None:
         """Look at everything once more, so that an event that got lost costs a minute and not for ever."""
@@ -376,17 +318,18 @@ class Reconciler:
             # kopf doesn't tell what went while its watch was broken off.
             self._model_went(uid)
         self._watchdog.listed({(item["namespace"], item["name"]): item["resourceVersion"] for item in metadata})
-        versions = {(item["namespace"], item["name"]): item["resourceVersion"] for item in metadata}
-        for key in self._objects.keys() | versions.keys():
-            self._objects.compare(key, versions.get(key, ""))
+        for item in metadata:
+            self._models.wake((item["namespace"], item["name"]))
         self._gates.wake_all()
         self._taints.wake()
         await self._sweep_labels()
         await self._cleaner.sweep({item["uid"] for item in metadata})
-        # Not all at once: what just happened to one of them would have to wait for a thousand others.
-        for key in self._objects.keys() | versions.keys():
-            self._models.wake(key)
-            await asyncio.sleep(min(_SPREAD_SECONDS / len(versions), _APART_SECONDS) if versions else 0)
+
+
+def _without_our_labels(node: Node) -> Node:
+    return replace(
+        node, labels={key: value for key, value in node.labels.items() if not key.startswith(names.NODE_LABEL_PREFIX)}
+    )
 
 
 def _log_end(task: asyncio.Task[None]) -> None:

@@ -33,7 +33,6 @@ class Settings:
         pull_secrets: For the loader's image, in that namespace.
         lease_seconds: For how long an operator that is gone for sure keeps the next one from acting.
         identity: This process' name among those that may act, unlike any other that lives; "" for one of its own making.
-        max_jobs: How many Jobs that stage or refresh may be under way at a time.
     """
 
     loader_image: str
@@ -50,7 +49,6 @@ class Settings:
     pull_secrets: tuple[str, ...] = ()
     lease_seconds: int = 15
     identity: str = ""
-    max_jobs: int = 500
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
@@ -85,7 +83,6 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         pull_secrets=tuple(filter(None, environment.get("MODELWEIGHTS_PULL_SECRETS", "").split(","))),
         lease_seconds=_number(environment, "MODELWEIGHTS_LEASE_SECONDS", 15, at_least=3, at_most=300),
         identity=environment.get("MODELWEIGHTS_IDENTITY", ""),
-        max_jobs=_number(environment, "MODELWEIGHTS_MAX_JOBS", 500),
     )
 
 

@@ -23,7 +23,6 @@ from tests.bench import (
 from tests.bench.figures import say, write_result
 from tests.bench.processes import BenchmarkError
 from tests.bench.render import DOCUMENTS, format_result, render
-from tests.bench.scale import run as scale
 from tests.debian import MissingPackagesError
 from tests.filesystems import FileSystemError
 
@@ -39,7 +38,6 @@ class Benchmark(NamedTuple):
 STAGING: Final = Benchmark(apply_to_ready.add_arguments, apply_to_ready.run, "from apply to Ready, on a cluster")
 PRESSURE: Final = Benchmark(node_pressure.add_arguments, node_pressure.run, "what the kubelet counts, on a cluster")
 RESTART: Final = Benchmark(restart.add_arguments, restart.run, "an operator that starts among staged objects")
-SCALE: Final = Benchmark(scale.add_arguments, scale.run, "the operator with hundreds of nodes; not among all")
 LOADER: Final = {
     "startup": Benchmark(startup.add_arguments, startup.run, "start-up time of each command"),
     "fetch": Benchmark(fetch.add_arguments, fetch.run, "fetch beside rclone and the plain library"),
@@ -64,7 +62,6 @@ def main() -> int:
         return 0
     chosen = {**OTHERS, **LOADER}
     names = {"loader": list(LOADER), "all": list(chosen)}.get(arguments.command, [arguments.command])
-    chosen["scale"] = SCALE
     failed = [name for name in names if not _run(name, chosen[name], arguments, alone=len(names) == 1)]
     return 1 if failed else 0
 
@@ -72,7 +69,7 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, benchmark in {**OTHERS, **LOADER, "scale": SCALE}.items():
+    for name, benchmark in {**OTHERS, **LOADER}.items():
         command = commands.add_parser(name, help=benchmark.summary)
         _add_places(command)
         benchmark.add_arguments(command)

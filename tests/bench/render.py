@@ -24,7 +24,6 @@ from tests.bench import (
     validate,
 )
 from tests.bench.figures import describe_result
-from tests.bench.scale import tables
 
 DOCUMENTS: Final = (Path("docs/benchmarks.md"), Path("docs/tuning.md"))
 Tables = Callable[[dict[str, Any]], dict[str, str]]
@@ -40,7 +39,6 @@ MAKERS: Final[dict[str, Tables]] = {
     "cold-pages": cold_pages.make_tables,
     "restart": restart.make_tables,
     "node-pressure": node_pressure.make_tables,
-    "scale": tables.make_tables,
 }
 _MARKED: Final = re.compile(
     r"(?P<start><!-- table (?P<name>[^>]+) -->\n).*?(?P<end>^<!-- end -->$)", re.DOTALL | re.MULTILINE
@@ -80,8 +78,8 @@ def fill_in(text: str, tables: dict[str, str]) -> str:
 
 def render(figures: list[Path]) -> None:
     """Put the tables of these JSON files into the documents, in the current folder."""
-    found: dict[str, str] = {}
+    tables: dict[str, str] = {}
     for file in figures:
-        found |= make_all_tables(file)
+        tables |= make_all_tables(file)
     for document in DOCUMENTS:
-        document.write_text(fill_in(document.read_text(), found))
+        document.write_text(fill_in(document.read_text(), tables))

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -57,25 +57,15 @@ class ApiServer:
         authority: path of the certificate authority's certificate.
     """
 
-    def __init__(
-        self,
-        controllers: Sequence[str] = (),
-        *,
-        image_volumes: bool = True,
-        scheduler: bool = False,
-        more_flags: Mapping[str, Mapping[str, str]] | None = None,
-    ) -> None:
+    def __init__(self, controllers: Sequence[str] = (), *, image_volumes: bool = True) -> None:
         """Prepare; nothing is started yet.
 
         Args:
             controllers: names such as ``garbage-collector-controller``; kube-controller-manager runs only these.
             image_volumes: whether the feature gate ImageVolume is on, which by default it isn't.
-            scheduler: whether the scheduler runs too.
-            more_flags: by the name of the program, flags beside the usual ones.
         """
         self._controllers = tuple(controllers)
         self._feature_gates = {"ImageVolume": image_volumes}
-        self._scheduler, self._more_flags = scheduler, more_flags or {}
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -108,15 +98,13 @@ class ApiServer:
         logs.mkdir()
         link_programs(self._folder / "bin", programs)
         self._plane = self._control_plane(self._folder, logs)
-        self._plane.write_files(("admin", "controller-manager", "scheduler"))
+        self._plane.write_files(("admin", "controller-manager"))
         # Without its controller no service account appears, and every pod would be refused for want of one.
         makes_accounts = "serviceaccount-controller" in self._controllers
         without = () if makes_accounts else ("ServiceAccount",)
         services = [self._plane.etcd(), self._plane.api_server(without)]
         if self._controllers:
             services.append(self._plane.controller_manager(self._controllers, port=_free_ports(1)[0]))
-        if self._scheduler:
-            services.append(self._plane.scheduler(port=_free_ports(1)[0]))
         plan = Plan(services, end_with_stdin=True).write(self._folder / "plan.json")
         with (logs / "init.log").open("wb") as log:
             # Init ends when the pipe closes, which the kernel does for a killed process too.
@@ -139,7 +127,6 @@ class ApiServer:
             bind_address="127.0.0.1",
             authority=Authority(folder / "pki"),
             feature_gates=self._feature_gates,
-            more_flags=self._more_flags,
         )
 
     def _wait(self) -> None:

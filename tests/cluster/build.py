@@ -54,10 +54,9 @@ PROGRAMS = {
         Program("kind", "kind", "sigs.k8s.io/kind"),
         Program("versitygw", "versitygw", "github.com/versity/versitygw/cmd/versitygw"),
         Program("fake-gcs-server", "fakegcs", "github.com/fsouza/fake-gcs-server"),
-        Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     )
 }
-EMBEDDED_PROGRAMS = tuple(name for name in PROGRAMS if name not in {"kind", "versitygw", "fake-gcs-server", "kwok"})
+EMBEDDED_PROGRAMS = tuple(name for name in PROGRAMS if name not in {"kind", "versitygw", "fake-gcs-server"})
 API_PROGRAMS = ("init", "kubernetes")
 
 

@@ -33,7 +33,6 @@ class ControlPlane:
         bind_address: where the API server listens.
         authority: signs everything.
         feature_gates: of the API server, by name.
-        more_flags: by the name of the program, flags beside those that stand here.
     """
 
     root: Path
@@ -46,7 +45,6 @@ class ControlPlane:
     bind_address: str
     authority: Authority
     feature_gates: Mapping[str, bool] = field(default_factory=lambda: {"ImageVolume": True})
-    more_flags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def server(self) -> str:
@@ -75,7 +73,7 @@ class ControlPlane:
         return [str(self.programs / name), *(f"--{flag}={value}" for flag, value in flags.items())]
 
     def _service(self, name: str, flags: dict[str, str], wait_for: Sequence[str] = ()) -> Service:
-        log, flags = str(self.logs / f"{name}.log"), {**flags, **self.more_flags.get(name, {})}
+        log = str(self.logs / f"{name}.log")
         return Service(name, self._command(name, flags), log, wait_for=list(wait_for))
 
     def etcd(self) -> Service:
@@ -163,7 +161,7 @@ class ControlPlane:
             flags["controllers"] = ",".join(controllers)
         return self._service("kube-controller-manager", flags, [f"tcp:127.0.0.1:{self.api_port}"])
 
-    def scheduler(self, port: int = 10259) -> Service:
+    def scheduler(self) -> Service:
         """Return the scheduler with its defaults."""
         kubeconfig = str(self.root / "scheduler.kubeconfig")
         flags = {
@@ -171,7 +169,6 @@ class ControlPlane:
             "authentication-kubeconfig": kubeconfig,
             "authorization-kubeconfig": kubeconfig,
             "bind-address": "127.0.0.1",
-            "secure-port": str(port),
             "leader-elect": "false",
             "profiling": "false",
         }

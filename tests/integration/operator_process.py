@@ -37,7 +37,6 @@ class OperatorProcess:
         sources: The folder of its package.
         identity: Its name at the Lease. All that live one after the other may share one, as containers of one pod do: then none
             waits for the Lease of the one that was killed before it.
-        profile: Where its profile goes, which slows it down.
         environment: Further settings.
     """
 
@@ -48,11 +47,9 @@ class OperatorProcess:
         sources: Path = REPOSITORY / "operator",
         *,
         identity: str = "test",
-        profile: Path | None = None,
         **environment: str,
     ) -> None:
         self._log, self._port, self.identity = log, free_port(), identity
-        self._profile = ["-m", "cProfile", "-o", str(profile)] if profile else []
         self._environment = {
             **os.environ,
             "KUBECONFIG": str(kubeconfig),
@@ -82,17 +79,12 @@ class OperatorProcess:
     def start(self, *, wait: bool = True) -> None:
         """Start it, and wait until it acts and is ready."""
         with self._log.open("ab") as log:
-            argv = [sys.executable, *self._profile, "-m", "modelweights_operator"]
+            argv = [sys.executable, "-m", "modelweights_operator"]
             self._process = subprocess.Popen(argv, env=self._environment, stdout=log, stderr=log, cwd="/")
         if wait:
             process = self._process
             show = [lambda: f"exit status {process.poll()}; {self.log()[-2000:]}"]
-            try:
-                poll("the operator acts", self.acts, seconds=60, show=show)
-            except BaseException:
-                # Else it would act beside the next one, and nobody would end it.
-                self.kill()
-                raise
+            poll("the operator acts", self.acts, seconds=60, show=show)
 
     @property
     def pid(self) -> int:

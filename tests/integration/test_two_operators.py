@@ -5,7 +5,7 @@ Leases last six seconds here and not fifteen, so that a hand-over takes less of 
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -206,12 +206,11 @@ async def test_what_may_not_be_written_is_not_sent(server: ApiServer, admin: Kub
     async with await connected(server.kubeconfig, Fence(lambda: may)) as api:
         await api.create(path, {"metadata": {"name": "before"}})
         may = False
-        writes: tuple[Callable[[], Awaitable[object]], ...] = (
+        for write in (
             lambda: api.create(path, {"metadata": {"name": "after"}}),
             lambda: api.patch(f"{path}/before", {"data": {"a": "b"}}),
             lambda: api.delete(f"{path}/before"),
-        )
-        for write in writes:
+        ):
             with pytest.raises(errors.NotLeadingError):
                 await write()
         assert [item["metadata"]["name"] for item in (await api.get(path))["items"] if "data" not in item] == ["before"]

@@ -26,11 +26,8 @@ def test_all_of_them() -> None:
         "MODELWEIGHTS_HOST_PATH_ROOTS": "/models:/data/weights:",
         "MODELWEIGHTS_HEALTH_PORT": "9",
         "MODELWEIGHTS_QUIET_SECONDS": "7",
-        "MODELWEIGHTS_MAX_JOBS": "5",
     }
-    assert from_environment(environment) == Settings(
-        "loader:1", "Never", ("/models", "/data/weights"), 9, 7.0, max_jobs=5
-    )
+    assert from_environment(environment) == Settings("loader:1", "Never", ("/models", "/data/weights"), 9, 7.0)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +56,6 @@ def test_the_budget_of_a_nodes_memory_is_percent_or_bytes(text: str, budget: str
         ("MODELWEIGHTS_QUIET_SECONDS", ""),
         ("MODELWEIGHTS_LEASE_SECONDS", "2"),
         ("MODELWEIGHTS_LEASE_SECONDS", "301"),
-        ("MODELWEIGHTS_MAX_JOBS", "0"),
-        ("MODELWEIGHTS_MAX_JOBS", "many"),
         ("MODELWEIGHTS_NODE_MEMORY_BUDGET", "0%"),
         ("MODELWEIGHTS_NODE_MEMORY_BUDGET", "101%"),
         ("MODELWEIGHTS_NODE_MEMORY_BUDGET", "0"),

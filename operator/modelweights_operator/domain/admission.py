@@ -1,7 +1,7 @@
 """Which of the nodes that want a staging Job get one now. Called by `plan`; pure.
 
 Caps: the object's own (`maxConcurrentNodes`, and `canaryNodes` until a node has proven it), one Job while the source's revision is unknown, and the administrator's for
-all objects together: Jobs, fetches from one host, and on one node. Who waits for one of the latter says so and for whom.
+all objects together: fetches from one host, and on one node. Who waits for one of the latter says so and for whom.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,8 +20,6 @@ QUOTA_EXCEEDED: Final = "QuotaExceeded"
 """Of a node that waits since its namespace's files would take more than the administrator lets them."""
 QUEUED_AGAIN_SECONDS: Final = 10.0
 """The end of another object's fetch wakes nobody here."""
-QUEUED_FOR_JOBS_AGAIN_SECONDS: Final = 20.0
-"""The end of another object's Job wakes the one that waits longest."""
 MAX_FAILED_RESOLVERS: Final = 3
 """So many nodes had a refusal from the source before it was known: the rest need not ask it too."""
 
@@ -38,10 +36,6 @@ class Admission:
     created: list[Manifest] = field(default_factory=list)
     waits: list[Fetch] = field(default_factory=list)
     again_after_seconds: float | None = None
-
-    def look_again(self, seconds: float) -> None:
-        """Whatever happens, at the latest after this time."""
-        self.again_after_seconds = min(seconds, self.again_after_seconds or seconds)
 
     def add(self, node: Node, attempt: int, snapshot: Snapshot, spec: api.Spec, revision: str) -> None:
         """Make the node's Job, and say so."""
@@ -90,19 +84,18 @@ def admit(
         reason, why = QUEUED, ""
         if held_back := _held_back(snapshot, node):
             reason, why = held_back
+        elif unknown := memory.waits_for(node, spec, snapshot):
+            why, outcome.again_after_seconds = unknown, QUEUED_AGAIN_SECONDS
         elif untried := trial.refuse(node.name, trying):
             reason, why = canary.WAITS, untried
         elif free <= 0:
             why = f"waits for its turn: maxConcurrentNodes is {spec.placement.max_concurrent_nodes}"
-        elif unknown := memory.waits_for(node, spec, snapshot):
-            why = unknown
-            outcome.look_again(QUEUED_AGAIN_SECONDS)
         elif refusal or looking:
             why = refusal or "waits until the first node has found out which revision the source has"
         elif refused := caps.refuse(node):
             why, wait = refused
             outcome.waits.append(wait)
-            outcome.look_again(QUEUED_AGAIN_SECONDS if wait.node or wait.host else QUEUED_FOR_JOBS_AGAIN_SECONDS)
+            outcome.again_after_seconds = QUEUED_AGAIN_SECONDS
         if why:
             outcome.entries[node.name] = entries[node.name].model_copy(update={"reason": reason, "message": why})
             continue
@@ -160,14 +153,9 @@ class _Caps:
         self._owner = snapshot.owner.full_name
         self._fetching = list(snapshot.fetching)
         self._ahead = snapshot.ahead
-        self._max_jobs, self._jobs_left = snapshot.policy.max_jobs, jobs_left(snapshot)
 
     def refuse(self, node: Node) -> tuple[str, Fetch] | None:
         """Why the node has to wait, and for what; None when it hasn't to."""
-        if self._jobs_left is not None and self._jobs_left <= 0:
-            # Without figures or names: they would change all the time, and with them the status of all that wait.
-            why = f"waits for its turn: jobs.maxConcurrent is {self._max_jobs}, for all ModelWeights together"
-            return why, Fetch("", self._owner, "", "")
         if not self._fetches:
             return None
         here = [fetch for fetch in self._fetching if fetch.node == node.name]
@@ -184,23 +172,8 @@ class _Caps:
 
     def take(self, node: Node) -> None:
         """Count a Job that this plan makes."""
-        if self._jobs_left is not None:
-            self._jobs_left -= 1
         if self._fetches:
             self._fetching.append(Fetch("", self._owner, self._host, node.name))
-
-
-def jobs_left(snapshot: Snapshot) -> int | None:
-    """How many Jobs may be made now, of those that all objects share; None for no bound. One is left to each that waited longer."""
-    if not snapshot.policy.max_jobs:
-        return None
-    before = {fetch.owner for fetch in snapshot.ahead if is_for_jobs(fetch)}
-    return max(0, snapshot.policy.max_jobs - snapshot.under_way - len(before))
-
-
-def is_for_jobs(wait: Fetch) -> bool:
-    """Whether what is waited for is a place among all Jobs."""
-    return not wait.node and not wait.host
 
 
 def _owners(fetching: Iterable[Fetch]) -> list[str]:

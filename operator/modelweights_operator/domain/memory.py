@@ -26,7 +26,7 @@ class Bound:
 def bound(node: Node, snapshot: Snapshot) -> Bound | None:
     """What is left of the node's budget for this object; None where there is no budget, or the node says no capacity."""
     budget = snapshot.policy.memory_budget
-    if not _has_budget(node, budget):
+    if not budget or (budget.endswith("%") and not node.memory_bytes):
         return None
     percent = budget.removesuffix("%")
     total = node.memory_bytes * int(percent) // _PERCENT if budget.endswith("%") else int(budget)
@@ -38,13 +38,9 @@ def bound(node: Node, snapshot: Snapshot) -> Bound | None:
     return Bound(max(0, total - held), f"nodeMemory.budget is {human_bytes(total)}{of}{others}")
 
 
-def _has_budget(node: Node, budget: str) -> bool:
-    return bool(budget) and (not budget.endswith("%") or node.memory_bytes > 0)
-
-
 def waits_for(node: Node, spec: api.Spec, snapshot: Snapshot) -> str:
     """Why nothing of this object can begin on a node until it is known how much is left there; "" when it can."""
-    if spec.prefetch.mode != "PageCache" or not _has_budget(node, snapshot.policy.memory_budget):
+    if spec.prefetch.mode != "PageCache" or bound(node, snapshot) is None:
         return ""
     unknown = [each.owner for each in snapshot.resident.get(node.name, ()) if each.unknown]
     if not unknown:

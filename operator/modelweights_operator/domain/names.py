@@ -88,26 +88,6 @@ def staging_digest(spec: Spec, place: str = "") -> str:
     Never of the generation: suspending, tolerations, labels or another image stage nothing again. Only what would give
     another result on the node counts. Defaults are left out: a field that a later version adds changes no hash.
     """
-    return _staging_digest(_Same(spec), place)
-
-
-class _Same:
-    """A spec as a key: equal to itself alone, since a frozen one with maps can't be hashed."""
-
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.spec is self.spec
-
-    def __hash__(self) -> int:
-        return id(self.spec)
-
-
-@functools.lru_cache(maxsize=64)
-def _staging_digest(same: _Same, place: str) -> str:
-    """Each Job of a plan asks for it; the key keeps the spec alive, so that no other one has its identity."""
-    spec = same.spec
     given = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     validation = {key: value for key, value in given.get("validation", {}).items() if key != "timeoutSeconds"}
     prefetch = {key: value for key, value in given.get("prefetch", {}).items() if key != "refreshIntervalSeconds"}

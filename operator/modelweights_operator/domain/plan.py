@@ -40,8 +40,6 @@ from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot, jobs_by
 
 _MESSAGES_BYTES: Final = 320_000
 """Of all nodes together: 2,000 of them leave 160 bytes for each, 300 leave all that a message may have."""
-_NODES_WITH_FIGURES: Final = 500
-_FIGURES: Final = ("prefetch_bytes_per_second", "load_seconds", "fetch_seconds", "fetched_bytes")
 
 
 @dataclass(frozen=True)
@@ -102,9 +100,6 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
     entries = {name: revisions.compare(entry, wanted, now) for name, entry in entries.items()}
     trial = canary.judge(spec, snapshot.owner.status, snapshot.jobs, decisions, resolved, digest)
     admitted = admission.admit(snapshot, spec, targets, decisions, entries, resolved, trial)
-    left = admission.jobs_left(snapshot)
-    if refreshes.due and left is not None and left <= len(admitted.created):
-        admitted.look_again(admission.QUEUED_FOR_JOBS_AGAIN_SECONDS)
     entries = leftovers.bounded(holdings.bounded(admitted.entries, snapshot.owner.status.published))
     reports = [decision.report for decision in decisions.values() if decision.report]
     holding = _holders(snapshot, entries)
@@ -139,7 +134,7 @@ def make_plan(snapshot: Snapshot, now: datetime) -> Plan:
         delete_jobs=(*_jobs_to_delete(snapshot, decisions), *refreshes.orphans),
         create_jobs=(
             *admitted.created,
-            *refresh.begin(snapshot, spec, refreshes, entries, len(admitted.created), left),
+            *refresh.begin(snapshot, spec, refreshes, entries, len(admitted.created)),
         ),
         record_results=dict(decision.record for decision in decisions.values() if decision.record),
         label_nodes=_labels(snapshot, entries),
@@ -362,22 +357,11 @@ def _status(
 
 
 def _bounded(entries: Mapping[str, api.NodeStatus]) -> dict[str, api.NodeStatus]:
-    """With messages that fit one object together: etcd takes 1.5 MiB of it, and past that no status is written at all.
-
-    Of many nodes without figures that nothing depends on, so that each read and write of a thousand stays below 400 KiB.
-    """
+    """With messages that fit one object together: etcd takes 1.5 MiB of it, and past that no status is written at all."""
     limit = _MESSAGES_BYTES // max(len(entries), 1)
-    if len(entries) > _NODES_WITH_FIGURES:
-        entries = {name: _without_figures(entry) for name, entry in entries.items()}
     return {
         name: entry
         if len(entry.message.encode()) <= limit
         else entry.model_copy(update={"message": entry.message.encode()[: limit - 3].decode(errors="ignore") + "…"})
         for name, entry in entries.items()
     }
-
-
-def _without_figures(entry: api.NodeStatus) -> api.NodeStatus:
-    if not any(getattr(entry, name) for name in _FIGURES):
-        return entry
-    return entry.model_copy(update=dict.fromkeys(_FIGURES, 0))

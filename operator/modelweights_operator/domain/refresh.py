@@ -129,12 +129,7 @@ def follow(
 
 
 def begin(
-    snapshot: Snapshot,
-    spec: api.Spec,
-    refreshes: Refreshes,
-    entries: Mapping[str, api.NodeStatus],
-    created: int,
-    left: int | None,
+    snapshot: Snapshot, spec: api.Spec, refreshes: Refreshes, entries: Mapping[str, api.NodeStatus], created: int
 ) -> list[Manifest]:
     """Make the Jobs for which there is a place: stagings come first, then who was measured longest ago.
 
@@ -144,14 +139,12 @@ def begin(
         refreshes: From `follow`.
         entries: What the status will say of each node.
         created: Number of stagings that begin.
-        left: How many Jobs of all objects may be made, those included; None for no bound.
     """
     nodes = {node.name: node for node in snapshot.nodes}
     # As stagings, what was begun on a node that was lost takes no place.
     running = sum(decision.active and nodes[name].ready for name, decision in refreshes.decisions.items())
     # One that was refused keeps its place among refreshes: no more nodes than the cap knock at a time.
     free = max(0, spec.placement.max_concurrent_nodes - running - created - refreshes.refused)
-    free = free if left is None else min(free, max(0, left - created))
     # One that turned out to hold other files than the rest isn't refreshed.
     due = {
         name: follows

@@ -17,8 +17,6 @@ _MOST: Final = 2**53
 
 def plain(text: str) -> str:
     """With spaces for what terminals would act on, or show otherwise than it is: control characters, changes of direction."""
-    if text.isprintable():
-        return text
     return "".join(character if character.isprintable() else " " for character in text)
 
 

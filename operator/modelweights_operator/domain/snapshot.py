@@ -32,13 +32,6 @@ class Node:
     cordoned: bool = False
     memory_bytes: int = 0
     """Its capacity, 0 when it says none."""
-    version: int = field(default=0, compare=False)
-    """Grows with each change of the node, also of those of which nothing is known here."""
-
-    @cached_property
-    def others_labels(self) -> Mapping[str, str]:
-        """The labels that aren't ours."""
-        return {key: value for key, value in self.labels.items() if not key.startswith(names.NODE_LABEL_PREFIX)}
 
     @cached_property
     def staged(self) -> Mapping[str, Mapping[str, str]]:
@@ -248,8 +241,6 @@ class Policy:
     """The operator's own, where cleanup Jobs of classes with a root run; "" where it isn't known."""
     pull_secrets: tuple[str, ...] = ()
     """Of the operator's namespace, for the loader's image."""
-    max_jobs: int = 0
-    """How many Jobs that stage or refresh may be under way at a time, of all objects together; 0 for no bound."""
 
 
 @dataclass(frozen=True)
@@ -270,8 +261,6 @@ class Fetch:
         owner: The ModelWeights as people write it.
         host: Where it fetches from, "" for a copy of what the node can mount.
         node: Name of the node.
-
-    As something that is waited for: a place on the node, else for the host; without either, among all Jobs.
     """
 
     job: str
@@ -291,8 +280,6 @@ class Snapshot:
     policy: Policy
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Per node name, why the API server refused its Job a moment ago."""
-    under_way: int = 0
-    """How many Jobs are under way in the whole cluster, of all objects."""
     fetching: tuple[Fetch, ...] = ()
     """All Jobs of the cluster that fetch at the moment, this object's among them."""
     ahead: tuple[Fetch, ...] = ()

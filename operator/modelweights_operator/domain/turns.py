@@ -30,7 +30,6 @@ class Turns:
     def __init__(self) -> None:
         self._last_place: dict[str, int] = {}
         self._waiting: dict[str, _Waiting] = {}
-        self._called: set[str] = set()
         self._count = 0
 
     def ahead(self, owner: str, now: datetime) -> tuple[Fetch, ...]:
@@ -46,7 +45,6 @@ class Turns:
     def note(self, owner: str, waits: Iterable[Fetch], *, served: bool, now: datetime) -> None:
         """What an object waits for now, and whether it was just given a place."""
         waits = tuple(waits)
-        self._called.discard(owner)
         if served:
             self._last_place[owner] = self._next()
             self._waiting.pop(owner, None)
@@ -55,21 +53,8 @@ class Turns:
         else:
             self._waiting.pop(owner, None)
 
-    def next_for_jobs(self) -> str:
-        """Who is to be told of a free place among all Jobs, "" for nobody: who waits longest and hasn't been told since it said so."""
-        waiting = [
-            owner
-            for owner, waiting in self._waiting.items()
-            if owner not in self._called and any(not wait.node and not wait.host for wait in waiting.waits)
-        ]
-        chosen = min(waiting, key=self._turn, default="")
-        if chosen:
-            self._called.add(chosen)
-        return chosen
-
     def forget(self, owner: str) -> None:
         """An object went."""
-        self._called.discard(owner)
         self._last_place.pop(owner, None)
         self._waiting.pop(owner, None)
 

@@ -4,13 +4,12 @@ Each write can be repeated: names are deterministic, patches touch own fields on
 status is written once, as a merge patch that holds just what changed; events follow after it succeeded.
 """
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from modelweights_operator import errors
 from modelweights_operator.api import v1alpha1 as model
@@ -19,33 +18,26 @@ from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.events import Event
 from modelweights_operator.domain.plan import Plan
 from modelweights_operator.domain.pods import Manifest
-from modelweights_operator.domain.snapshot import Owner, Snapshot, StagingJob
+from modelweights_operator.domain.snapshot import Owner, Snapshot
 from modelweights_operator.kube import paths
 from modelweights_operator.kube.client import STRATEGIC_PATCH, Api, Json
-from modelweights_operator.kube.informer import Informer
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 
 _REFUSALS: Final = (400, 403, 422)
-_AT_A_TIME: Final = 8
-"""Writes of one object."""
 _OWN_LABELS: Final = (names.MANAGED_BY_LABEL, names.OWNER_LABEL)
 """By these the operator finds its Jobs."""
 
 
-async def change_jobs(api: Api, owner: Owner, plan: Plan, jobs: Informer[StagingJob], now: datetime) -> dict[str, str]:
+async def change_jobs(api: Api, owner: Owner, plan: Plan, created: Callable[[Json], None]) -> dict[str, str]:
     """Delete and create Jobs, the first part of a plan.
 
     Args:
         api: The connection.
         owner: The ModelWeights.
         plan: The plan.
-        jobs: All Jobs. What is to be created counts among them from the first moment, or two plans would both see the last
-            place free.
-        now: The time.
+        created: Is told of each Job that was created.
 
     Returns:
         Per node name, why the API server refused its Job: a quota, a policy, a field that isn't what Kubernetes takes.
@@ -53,82 +45,25 @@ async def change_jobs(api: Api, owner: Owner, plan: Plan, jobs: Informer[Staging
     Raises:
         errors.ApiError: The API server couldn't do it now; the next cycle does the rest.
     """
+    refusals = {}
+    for name in plan.delete_jobs:
+        await api.delete(f"{paths.jobs(owner.namespace)}/{name}")
     for manifest in plan.create_jobs:
-        jobs.expect({**manifest, "metadata": {**manifest["metadata"], "creationTimestamp": rfc3339(now)}})
-    try:
-        await _together(partial(_delete_job, api, owner.namespace, name, jobs) for name in plan.delete_jobs)
-    except errors.ApiError:
-        for manifest in plan.create_jobs:
-            jobs.unexpect(owner.namespace, manifest["metadata"]["name"])
-        raise
-    answers = await _together(partial(_create_job, api, owner, manifest, jobs) for manifest in plan.create_jobs)
-    nodes = (manifest["metadata"]["annotations"][names.NODE_ANNOTATION] for manifest in plan.create_jobs)
-    return {node: refusal for node, refusal in zip(nodes, answers, strict=True) if refusal}
+        try:
+            created(await api.create(paths.jobs(owner.namespace), manifest))
+        except errors.ConflictError as error:
+            taken = await _why_taken(api, owner, manifest, error)
+            if taken:
+                refusals[manifest["metadata"]["annotations"][names.NODE_ANNOTATION]] = taken
+        except errors.ApiError as error:
+            if error.status not in _REFUSALS:
+                raise
+            refusals[manifest["metadata"]["annotations"][names.NODE_ANNOTATION]] = str(error)
+    return refusals
 
 
-async def _together(writes: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Do some at a time, since each takes as long as the API server is away and busy; their answers in order.
-
-    Raises:
-        errors.ApiError: The first one that failed; the others are done all the same.
-    """
-    places = asyncio.Semaphore(_AT_A_TIME)
-
-    async def do(write: Callable[[], Awaitable[T]]) -> T | errors.ApiError:
-        async with places:
-            try:
-                return await write()
-            except errors.ApiError as error:
-                return error
-
-    answers = await asyncio.gather(*map(do, writes))
-    failed = next((answer for answer in answers if isinstance(answer, errors.ApiError)), None)
-    if failed is not None:
-        raise failed
-    return [answer for answer in answers if not isinstance(answer, errors.ApiError)]
-
-
-async def _delete_job(api: Api, namespace: str, name: str, jobs: Informer[StagingJob]) -> None:
-    answer = await api.delete(f"{paths.jobs(namespace)}/{name}")
-    if answer.get("kind") == "Job":
-        jobs.learn(answer)
-
-
-async def _create_job(api: Api, owner: Owner, manifest: Manifest, jobs: Informer[StagingJob]) -> str:
-    """Why the API server refused a Job, "" when it is there."""
-    try:
-        refusal = await _try_to_create(api, owner, manifest, jobs)
-    except errors.ApiError:
-        jobs.unexpect(owner.namespace, manifest["metadata"]["name"])
-        raise
-    if refusal:
-        jobs.unexpect(owner.namespace, manifest["metadata"]["name"])
-    return refusal
-
-
-async def _try_to_create(api: Api, owner: Owner, manifest: Manifest, jobs: Informer[StagingJob]) -> str:
-    try:
-        jobs.expect(await api.create(paths.jobs(owner.namespace), manifest))
-    except errors.ConflictError as error:
-        return await _why_taken(api, owner, manifest, error)
-    except errors.ApiError as error:
-        if error.status not in _REFUSALS:
-            raise
-        return str(error)
-    return ""
-
-
-async def prepare(
-    api: Api, snapshot: Snapshot, plan: Plan, jobs: Informer[StagingJob], labelled: Callable[[Json], None]
-) -> str:
+async def prepare(api: Api, snapshot: Snapshot, plan: Plan) -> str:
     """Write what has to be there before the status says so: notes on Jobs, node labels, the engine's ConfigMap.
-
-    Args:
-        api: The connection.
-        snapshot: What the plan was made from.
-        plan: The plan.
-        jobs: All Jobs; what is written on them is known there at once.
-        labelled: Is told of each node whose labels were changed.
 
     Returns:
         Why the API server refused one of them for good, as a quota or a policy does; "" when it refused none. The
@@ -138,11 +73,11 @@ async def prepare(
         errors.ApiError: The API server couldn't do it now; the next cycle does the rest.
     """
     owner = snapshot.owner
-    writes = [partial(_record, api, owner.namespace, name, text, jobs) for name, text in plan.record_results.items()]
-    writes += [partial(_label, api, name, labels, labelled) for name, labels in plan.label_nodes.items()]
+    writes = [partial(_record, api, owner.namespace, name, text) for name, text in plan.record_results.items()]
+    writes += [partial(label_node, api, name, labels) for name, labels in plan.label_nodes.items()]
     if plan.config_map is not None:
         writes.append(partial(_write_config_map, api, snapshot, plan.config_map))
-    refusals = await _together(partial(_refusal, write) for write in writes)
+    refusals = [await _refusal(write) for write in writes]
     return next(filter(None, refusals), "")
 
 
@@ -156,48 +91,25 @@ async def _refusal(write: Callable[[], Awaitable[None]]) -> str:
     return ""
 
 
-async def apply(
-    api: Api,
-    snapshot: Snapshot,
-    plan: Plan,
-    jobs: Informer[StagingJob],
-    now: datetime,
-    wrote: Callable[[Json], None],
-) -> None:
+async def apply(api: Api, snapshot: Snapshot, plan: Plan, now: datetime) -> None:
     """Carry out the rest of the plan, after `change_jobs` and `prepare`.
-
-    Args:
-        api: The connection.
-        snapshot: What the plan was made from.
-        plan: The plan.
-        jobs: All Jobs.
-        now: The time.
-        wrote: Is told of the object whose status was written.
 
     Raises:
         errors.ApiError: A write failed; what came before it stands, and the next cycle does the rest.
     """
     owner = snapshot.owner
-    written = await _write_status(api, owner, plan.status)
-    if written is not None:
-        wrote(written)
+    await _write_status(api, owner, plan.status)
     for event in plan.events:
         _log.info("%s/%s: %s: %s", owner.namespace, owner.name, event.reason, event.message)
         await post_event(api, reference(owner.namespace, owner.name, owner.uid), event, now)
-    await _together(partial(_delete_job, api, owner.namespace, name, jobs) for name in plan.finished_jobs)
+    for name in plan.finished_jobs:
+        await api.delete(f"{paths.jobs(owner.namespace)}/{name}")
 
 
-async def label_node(api: Api, name: str, labels: Mapping[str, str | None]) -> Json | None:
-    """Set or take off labels of ours; the node, None when it is gone: then it needs none."""
+async def label_node(api: Api, name: str, labels: Mapping[str, str | None]) -> None:
+    """Set or take off labels of ours; a node that is gone needs none."""
     with contextlib.suppress(errors.NotFoundError):
-        return await api.patch(paths.node(name), {"metadata": {"labels": dict(labels)}})
-    return None
-
-
-async def _label(api: Api, name: str, labels: Mapping[str, str | None], labelled: Callable[[Json], None]) -> None:
-    node = await label_node(api, name, labels)
-    if node is not None:
-        labelled(node)
+        await api.patch(paths.node(name), {"metadata": {"labels": dict(labels)}})
 
 
 async def lift(api: Api, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
@@ -249,10 +161,10 @@ async def _why_taken(api: Api, owner: Owner, manifest: Manifest, error: errors.C
     return ""
 
 
-async def _record(api: Api, namespace: str, job: str, text: str, jobs: Informer[StagingJob]) -> None:
+async def _record(api: Api, namespace: str, job: str, text: str) -> None:
     with contextlib.suppress(errors.NotFoundError):
         patch = {"metadata": {"annotations": {names.RESULT_ANNOTATION: text}}}
-        jobs.learn(await api.patch(f"{paths.jobs(namespace)}/{job}", patch))
+        await api.patch(f"{paths.jobs(namespace)}/{job}", patch)
 
 
 async def _write_config_map(api: Api, snapshot: Snapshot, manifest: Manifest) -> None:
@@ -267,16 +179,14 @@ async def _write_config_map(api: Api, snapshot: Snapshot, manifest: Manifest) ->
     await api.patch(paths.config_map(owner.namespace, owner.name), patch)
 
 
-async def _write_status(api: Api, owner: Owner, status: model.Status) -> Json | None:
-    """The object with the status that was written; None where nothing was to be, or it is gone."""
+async def _write_status(api: Api, owner: Owner, status: model.Status) -> None:
     patch = status_patch(owner, status)
     if not patch:
-        return None
-    # For the version that it was made from, of this very object: another one of its name has another UID.
-    body = {"metadata": {"uid": owner.uid, "resourceVersion": owner.resource_version}, "status": patch}
+        return
+    # With the UID, so that a status never lands on another object of the same name.
+    body = {"metadata": {"uid": owner.uid}, "status": patch}
     with contextlib.suppress(errors.NotFoundError):
-        return await api.patch(f"{paths.modelweights(owner.namespace, owner.name)}/status", body)
-    return None
+        await api.patch(f"{paths.modelweights(owner.namespace, owner.name)}/status", body)
 
 
 def status_patch(owner: Owner, status: model.Status) -> Json:

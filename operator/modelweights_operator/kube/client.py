@@ -167,16 +167,12 @@ class Api:
         query = {"fieldManager": FIELD_MANAGER, **query}
         return await self._request("PATCH", path, query=query, body=dict(body), content_type=content_type)
 
-    async def delete(self, path: str, *, propagation: str = "Foreground") -> Json:
-        """Delete an object; one that is gone already is fine.
-
-        Returns:
-            The object that is being deleted, or a Status where it is gone; nothing where it was.
-        """
+    async def delete(self, path: str, *, propagation: str = "Foreground") -> None:
+        """Delete an object; one that is gone already is fine."""
         try:
-            return await self._request("DELETE", path, body={"propagationPolicy": propagation})
+            await self._request("DELETE", path, body={"propagationPolicy": propagation})
         except errors.NotFoundError:
-            return {}
+            return
 
     async def watch(self, path: str, **query: str) -> AsyncIterator[Json]:
         """Yield the events of one watch until the server ends it.

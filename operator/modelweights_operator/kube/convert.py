@@ -45,13 +45,7 @@ def node(body: Mapping[str, Any]) -> Node:
         ready=conditions.get("Ready") == "True",
         cordoned=bool(spec.get("unschedulable")),
         memory_bytes=_bytes((status.get("capacity") or {}).get("memory")),
-        version=version(metadata.get("resourceVersion") or ""),
     )
-
-
-def version(text: str) -> int:
-    """A resourceVersion as the number that it is: one of the same object that is greater is later (KEP-5504); -1 for anything else."""
-    return int(text) if text.isascii() and text.isdigit() else -1
 
 
 def owner(body: Mapping[str, Any]) -> Owner:

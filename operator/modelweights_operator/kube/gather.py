@@ -1,7 +1,7 @@
 """Everything that the plan of one ModelWeights depends on, read from the API server and the informers.
 
-Called by the reconciler. The object itself is the newest that is known, see `objects`; Jobs and pods come from the informers,
-whose lag is harmless since Jobs have deterministic names.
+Called by the reconciler. The object itself is read afresh each time, so that no decision rests on an old status; Jobs
+and pods come from the informers, whose lag is harmless since Jobs have deterministic names.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -9,19 +9,21 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from modelweights_operator import errors
 from modelweights_operator.domain import failures, steps
-from modelweights_operator.domain.concerns import Concerns
 from modelweights_operator.domain.snapshot import (
+    EngineConfigMap,
     Fetch,
     Node,
+    Owner,
     Policy,
     Snapshot,
     StagingJob,
     StagingPod,
 )
+from modelweights_operator.kube import convert, paths
+from modelweights_operator.kube.client import Api
 from modelweights_operator.kube.informer import Informer
-from modelweights_operator.kube.last_warnings import LastWarnings
-from modelweights_operator.kube.objects import Objects
 
 _STARTS_WITHIN: Final = timedelta(minutes=5)
 """A Job whose step `fetch` doesn't run after this holds no place any longer: nobody knows when it will, if ever."""
@@ -31,33 +33,31 @@ _EVENTS_AFTER: Final = timedelta(seconds=4)
 """A Job without a pod, or a pod without a container, for longer than this has its reason in events only."""
 
 
-async def gather(  # noqa: PLR0913 - all that a snapshot is made of, each by its name
+async def gather(
+    api: Api,
     key: tuple[str, str],
     *,
-    objects: Objects,
-    warnings: LastWarnings,
-    concerns: Concerns,
+    nodes: Iterable[Node],
     jobs: Informer[StagingJob],
     pods: Informer[StagingPod],
     policy: Policy,
     now: datetime,
 ) -> Snapshot | None:
     """Make the snapshot, or None when the object is gone."""
-    owner = await objects.read(key)
-    if owner is None:
+    try:
+        owner = convert.owner(await api.get(paths.modelweights(*key)))
+    except errors.NotFoundError:
         return None
-    # Before it is published nobody asks for its ConfigMap, but for the cycle that writes it.
-    config_map = await objects.read_config_map(key, owner) if owner.status.published is not None else None
     found = [
-        await _with_events(warnings, owner.namespace, replace(job, pods=tuple(pods.group(f"{key[0]}/{job.name}"))), now)
+        await _with_events(api, owner.namespace, replace(job, pods=tuple(pods.group(f"{key[0]}/{job.name}"))), now)
         for job in jobs.group(f"{owner.namespace}/{owner.uid}")
     ]
     return Snapshot(
         owner=owner,
-        nodes=concerns.nodes_of(owner),
+        nodes=tuple(nodes),
         jobs=tuple(job for job in found if not job.follows),
         refreshes=tuple(job for job in found if job.follows),
-        config_map=config_map,
+        config_map=await _config_map(api, owner),
         policy=policy,
     )
 
@@ -99,28 +99,6 @@ def fetching(
     )
 
 
-def under_way(jobs: Informer[StagingJob], *, nodes: Iterable[Node], stuck: Collection[str]) -> int:
-    """How many Jobs that stage or refresh are under way in the whole cluster. No I/O.
-
-    Those that can't begin, or that a queue holds back, and those on nodes that aren't ready may never end, and cost nothing: a few
-    objects' would else keep all others waiting.
-
-    Args:
-        jobs: All of them.
-        nodes: All nodes.
-        stuck: Namespace and name of Jobs of which events tell that they can't begin.
-    """
-    alive = {node.name for node in nodes if node.ready}
-    return sum(
-        job.state == "Active"
-        and not job.deleting
-        and not job.suspended
-        and job.node_name in alive
-        and f"{job.namespace}/{job.name}" not in stuck
-        for job in jobs.known()
-    )
-
-
 def _fetches(job: StagingJob, *, stuck: bool, now: datetime) -> bool:
     """Whether its step `fetch`, or `resolve` before it, runs or is about to.
 
@@ -153,15 +131,21 @@ def _fetch_ended(pod: StagingPod) -> bool:
     )
 
 
-async def _with_events(warnings: LastWarnings, namespace: str, job: StagingJob, now: datetime) -> StagingJob:
+async def _config_map(api: Api, owner: Owner) -> EngineConfigMap | None:
+    try:
+        return convert.config_map(await api.get(paths.config_map(owner.namespace, owner.name)), owner.uid)
+    except errors.NotFoundError:
+        return None
+
+
+async def _with_events(api: Api, namespace: str, job: StagingJob, now: datetime) -> StagingJob:
     """Add what only events tell: why a Job gets no pod, why a pod gets no container."""
     if job.state != "Active" or job.deleting or now - job.created_at < _EVENTS_AFTER:
         return job
     if not job.pods:
-        rejection = await warnings.of(namespace, "Job", job.name, created_at=job.created_at, now=now)
-        return replace(job, rejection=rejection)
+        return replace(job, rejection=await _last_warning(api, namespace, "Job", job.name))
     pods = [
-        replace(pod, message=await warnings.of(namespace, "Pod", pod.name, created_at=pod.created_at, now=now))
+        replace(pod, message=await _last_warning(api, namespace, "Pod", pod.name))
         if _is_stuck(pod) and now - pod.created_at >= _EVENTS_AFTER
         else pod
         for pod in job.pods
@@ -177,3 +161,13 @@ def _is_stuck(pod: StagingPod) -> bool:
         and pod.phase == "Pending"
         and all(state.waiting_reason in ("PodInitializing", "ContainerCreating", "Waiting") for state in pod.containers)
     )
+
+
+async def _last_warning(api: Api, namespace: str, kind: str, name: str) -> str:
+    # A pull secret that is missing is none of the reasons: a pull that fails for it says so on the container.
+    selector = (
+        f"involvedObject.kind={kind},involvedObject.name={name},type=Warning,reason!=FailedToRetrieveImagePullSecret"
+    )
+    found = (await api.get(paths.events(namespace), fieldSelector=selector, limit="50")).get("items") or []
+    found.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+    return str(found[-1].get("message") or "")[:800] if found else ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from modelweights_operator import errors
-from modelweights_operator.kube import backoff, convert
+from modelweights_operator.kube import backoff
 from modelweights_operator.kube.client import Api, Json
 
 T = TypeVar("T")
@@ -61,7 +61,6 @@ class Informer(Generic[T]):
         self._items: dict[Key, Item[T]] = {}
         self._groups: defaultdict[str, dict[Key, T]] = defaultdict(dict)
         self._expected: dict[Key, tuple[Item[T], float]] = {}
-        self._learned: dict[Key, int] = {}
         self._version = ""
         self._heard = time.monotonic()
         self.synced = asyncio.Event()
@@ -96,31 +95,13 @@ class Informer(Generic[T]):
         return {key: item for key, (item, _) in self._expected.items()}
 
     def expect(self, body: Json) -> None:
-        """Count an object that the caller creates, or just created, as there, so that the next plan doesn't miss it.
+        """Count an object that the caller just created as there, so that the next plan doesn't miss it.
 
-        For EXPECT_SECONDS at most: should it be created and deleted before this call, the watch will not tell again. The watch
-        is no news if it tells of the very same.
+        For EXPECT_SECONDS at most: should it be created and deleted before this call, the watch will not tell again.
         """
         item = self._convert(body)
         if item is not None and _key(body) not in self._items:
             self._expected[_key(body)] = (item, time.monotonic() + EXPECT_SECONDS)
-
-    def unexpect(self, namespace: str, name: str) -> None:
-        """An object that was expected wasn't created."""
-        self._expected.pop((namespace, name), None)
-
-    def learn(self, body: Json) -> None:
-        """Take in what the API server answered to a write of the caller's, before the watch tells of it.
-
-        What the watch tells of the time before that is passed over. One that isn't there is left so: it may be gone already.
-        """
-        key, version = _key(body), convert.version(body["metadata"].get("resourceVersion") or "")
-        if version < 0 or key not in self._items:
-            return
-        item = self._convert(body)
-        if item is not None:
-            self._learned[key] = version
-            self._store(key, item)
 
     async def run(self) -> None:
         """List and watch until cancelled. Errors are retried with jitter, as the server asks where it does."""
@@ -168,7 +149,6 @@ class Informer(Generic[T]):
         self._version = page["metadata"]["resourceVersion"]
 
     def _replace(self, found: dict[Key, Item[T]]) -> None:
-        self._learned.clear()
         gone = [key for key in self._items if key not in found]
         for key in gone:
             self._put(key, None)
@@ -179,38 +159,27 @@ class Informer(Generic[T]):
         async for event in self._api.watch(self._path, resourceVersion=self._version, **self._query):
             self._heard = time.monotonic()
             body = event["object"]
-            if event["type"] != "BOOKMARK" and not self._is_older(body):
+            if event["type"] != "BOOKMARK":
                 self._put(_key(body), None if event["type"] == "DELETED" else self._convert(body))
             self._version = body["metadata"]["resourceVersion"]
         self._heard = time.monotonic()
 
-    def _is_older(self, body: Json) -> bool:
-        """Whether it was so before what was learned."""
-        key = _key(body)
-        if convert.version(body["metadata"]["resourceVersion"]) < self._learned.get(key, -1):
-            return True
-        self._learned.pop(key, None)
-        return False
-
     def _put(self, key: Key, item: Item[T] | None) -> None:
-        expected = self._expected.pop(key, None)
+        self._expected.pop(key, None)
         former = self._items.get(key)
         if former == item:
             return
-        self._store(key, item)
-        changed = item or former
-        if changed is not None and (expected is None or expected[0] != changed):
-            self._on_change(changed)
-
-    def _store(self, key: Key, item: Item[T] | None) -> None:
-        former = self._items.pop(key, None)
         if former is not None:
+            del self._items[key]
             self._groups[former.group].pop(key)
             if not self._groups[former.group]:
                 del self._groups[former.group]
         if item is not None:
             self._items[key] = item
             self._groups[item.group][key] = item.value
+        changed = item or former
+        if changed is not None:
+            self._on_change(changed)
 
 
 def _key(body: Json) -> Key:

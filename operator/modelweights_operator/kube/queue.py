@@ -25,16 +25,10 @@ class WorkQueue(Generic[K]):
     Args:
         work: Does what is to be done; returns after how many seconds it wants to be called again, or None.
         concurrency: How many keys are worked on at the same time.
-        pause: Says for how long a key rests once it was worked on, so that what comes in a flock is worked on together.
     """
 
-    def __init__(
-        self,
-        work: Callable[[K], Awaitable[float | None]],
-        concurrency: int = 16,
-        pause: Callable[[K], float] = lambda _: 0.0,
-    ) -> None:
-        self._work, self._pause = work, pause
+    def __init__(self, work: Callable[[K], Awaitable[float | None]], concurrency: int = 16) -> None:
+        self._work = work
         self._slots = asyncio.Semaphore(concurrency)
         self._woken: dict[K, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,9 +72,6 @@ class WorkQueue(Generic[K]):
             woken.clear()
             again, failed = await self._attempt(key, failures)
             failures = failures + 1 if failed else 0
-            pause = 0.0 if failed else self._pause(key)
-            if pause:
-                await sleep_until_set(self._closing, pause)
             # No await between this check and the removal: a wake in between would be lost.
             if again is None and not woken.is_set():
                 break
@@ -88,7 +79,7 @@ class WorkQueue(Generic[K]):
                 # Not cut short by events: an API server in trouble must not be asked more for it.
                 await sleep_until_set(self._closing, again or 0)
             elif again is not None:
-                await sleep_until_set(woken, max(again - pause, 0.0))
+                await sleep_until_set(woken, again)
         del self._woken[key]
 
     async def _attempt(self, key: K, failures: int) -> tuple[float | None, bool]:

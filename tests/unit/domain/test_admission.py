@@ -144,37 +144,3 @@ def test_what_the_spec_or_the_disk_is_to_blame_for_waits_long(reason: str) -> No
 def test_fetching_is_said() -> None:
     job = make_job(A, SPEC, pods=(make_pod(ContainerState("fetch")),))
     assert plan_of(with_spec(SPEC, A, jobs=(job,))).status.nodes["node-a"].reason == "Fetching"
-
-
-def of_all_jobs(most: int, under_way: int, *ahead: str, spec: api.Spec | None = None) -> Plan:
-    snapshot = with_spec(spec or make_spec(), A, B, C)
-    waiting = tuple(Fetch("", owner, "", "") for owner in ahead)
-    policy = replace(POLICY, max_jobs=most)
-    return plan_of(replace(snapshot, policy=policy, under_way=under_way, ahead=waiting))
-
-
-@pytest.mark.parametrize(
-    ("most", "under_way", "ahead", "expected"),
-    [
-        (0, 999, ("x",), ["node-a", "node-b", "node-c"]),
-        (9, 6, (), ["node-a", "node-b", "node-c"]),
-        (9, 7, (), ["node-a", "node-b"]),
-        (9, 7, ("x",), ["node-a"]),
-        (9, 7, ("x", "y", "z"), []),
-        (9, 12, (), []),
-    ],
-)
-def test_no_more_jobs_than_all_objects_may_have_together_and_those_that_waited_longer_come_first(
-    most: int, under_way: int, ahead: tuple[str, ...], expected: list[str]
-) -> None:
-    assert job_nodes(of_all_jobs(most, under_way, *ahead)) == expected
-
-
-def test_who_waits_for_a_place_among_all_jobs_says_so_once_and_looks_again() -> None:
-    """In the same words whatever the figures, or the status of all that wait would be written all the time."""
-    plan = of_all_jobs(9, 8)
-    waiting = {plan.status.nodes[name].message for name in ("node-b", "node-c")}
-    assert waiting == {"waits for its turn: jobs.maxConcurrent is 9, for all ModelWeights together"}
-    assert set(plan.waits) == {Fetch("", "team/llama", "", "")}
-    assert plan.again_after_seconds == 20
-    assert plan_of(replace(with_spec(make_spec(), A, B, C), policy=replace(POLICY, max_jobs=9))).waits == ()

@@ -123,23 +123,3 @@ def test_messages_of_many_nodes_fit_one_object(number: int, limit: int) -> None:
     assert len(written.encode()) < 1_200_000
     again = plan_of(with_spec(make_spec(), *nodes, status=plan.status))
     assert again.status.nodes == plan.status.nodes
-
-
-@pytest.mark.parametrize(("number", "given"), [(500, 4.25), (501, 0)])
-def test_the_status_of_many_nodes_goes_without_figures_that_nothing_depends_on(number: int, given: float) -> None:
-    figures: dict[str, Any] = {
-        "load_seconds": 4.25,
-        "fetch_seconds": 9.5,
-        "prefetch_bytes_per_second": 10**9,
-        "fetched_bytes": 7,
-    }
-    nodes = [make_node(f"node-{index}") for index in range(number)]
-    entries = {node.name: make_entry(node, resident_bytes=5, **figures) for node in nodes}
-    plan = plan_of(with_spec(make_spec(), *nodes, status=make_status(entries, make_revision())))
-    found = plan.status.nodes["node-0"]
-    assert (found.load_seconds, found.resident_bytes, found.manifest_digest) == (
-        given,
-        5,
-        entries["node-0"].manifest_digest,
-    )
-    assert bool(found.fetch_seconds and found.fetched_bytes and found.prefetch_bytes_per_second) == bool(given)

@@ -68,16 +68,3 @@ def test_a_place_is_left_for_each_that_is_ahead() -> None:
         "huggingface.co; team/bert waited longer"
     )
     assert busy.waits == (wait("team/llama", node="node-a"), wait("team/llama", host=HUB))
-
-
-def test_a_free_place_among_all_jobs_is_for_who_waits_longest_and_the_next_one_for_the_next() -> None:
-    turns = Turns()
-    for owner in ("first", "second", "host"):
-        turns.note(owner, [wait(owner, host=HUB if owner == "host" else "")], served=False, now=NOW)
-    assert [turns.next_for_jobs() for _ in range(3)] == ["first", "second", ""]
-    turns.note("first", [wait("first")], served=True, now=NOW)
-    turns.note("second", [], served=True, now=NOW)
-    assert [turns.next_for_jobs() for _ in range(2)] == ["first", ""]
-    turns.note("first", [wait("first")], served=False, now=NOW)
-    turns.forget("first")
-    assert turns.next_for_jobs() == ""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from modelweights_operator.domain.snapshot import ContainerState, Fetch, Node, StagingJob, StagingPod
-from modelweights_operator.kube.gather import fetching, under_way
+from modelweights_operator.kube.gather import fetching
 from modelweights_operator.kube.informer import Informer, Item
 from tests.unit.domain.samples import (
     NOW,
@@ -117,26 +117,3 @@ def test_what_events_say_of_one_that_cannot_begin_counts_until_it_runs() -> None
     assert len(counted(make_pod(WAITS))) == 1
     assert counted(make_pod(WAITS), stuck=True) == ()
     assert len(counted(make_pod(RUNS), stuck=True)) == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "nodes", "stuck", "expected"),
-    [
-        ({}, (HERE,), (), 1),
-        ({"follows": "2026-03-01T11:00:00Z"}, (HERE,), (), 1),
-        ({"state": "Complete"}, (HERE,), (), 0),
-        ({"state": "Failed"}, (HERE,), (), 0),
-        ({"deleting": True}, (HERE,), (), 0),
-        ({"suspended": True}, (HERE,), (), 0),
-        ({}, (HERE,), ("team/job",), 0),
-        ({}, (replace(HERE, ready=False),), (), 0),
-        ({}, (), (), 0),
-    ],
-)
-def test_jobs_that_cost_nothing_are_not_under_way(
-    changes: dict[str, Any], nodes: tuple[Node, ...], stuck: tuple[str, ...], expected: int
-) -> None:
-    job = make_job(HERE, name="job", **changes)
-    jobs: Informer[StagingJob] = Informer(None, "", {}, lambda _: None, lambda _: None)  # type: ignore[arg-type]
-    jobs._put(("team", job.name), Item(f"team/{OWNER_UID}", job))
-    assert under_way(jobs, nodes=nodes, stuck=stuck) == expected

@@ -325,17 +325,3 @@ async def test_close_ends_those_that_wait_for_their_next_time() -> None:
         await asyncio.sleep(0)
     await asyncio.wait_for(queue.close(), 1)
     assert len(queue) == 0
-
-
-async def test_what_comes_while_a_key_rests_is_worked_on_together(delays: list[float]) -> None:
-    work = Recorder(None, 5.0)
-    queue = WorkQueue(work, pause=lambda _: 0.25)
-    queue.wake("a")
-    while not delays:
-        await asyncio.sleep(0)
-    for _ in range(3):
-        queue.wake("a")
-    await settle(queue)
-    assert work.runs == ["a", "a", "a"]
-    assert delays == [0.25, 0.25, 4.75, 0.25]
-    await queue.close()
