@@ -101,7 +101,8 @@ def test_every_python_reads_headers_and_hashes_without_any_package(split: Path, 
     )
     assert ran.returncode == 0, ran.stderr
     assert "24 tensors of 12 shards" in ran.stdout
-    assert ran.stderr == ""
+    # How far it is, and nothing else.
+    assert [line for line in ran.stderr.splitlines() if " %, " not in line] == []
 
 
 def test_without_the_libraries_the_load_says_what_to_install(split: Path, tmp_path: Path) -> None:
