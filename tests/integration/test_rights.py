@@ -241,7 +241,7 @@ def test_the_roots_of_storage_classes_are_prepared_and_settings_reach_the_operat
         if each["kind"] in ("DaemonSet", "Deployment")
     }
     assert [volume["hostPath"]["path"] for volume in found["DaemonSet"]["volumes"]] == ["/models", "/data"]
-    environment = {each["name"]: each["value"] for each in found["Deployment"]["containers"][0]["env"]}
+    environment = {each["name"]: each.get("value", "") for each in found["Deployment"]["containers"][0]["env"]}
     settings = from_environment(environment)
     assert (settings.namespace, settings.pull_secrets) == (SYSTEM, ("pull",))
     assert settings.storage_classes == (
@@ -258,7 +258,7 @@ def test_what_nodes_are_patched_for_reaches_the_operator() -> None:
     manifests = yaml.safe_load_all(render("x", "nodeLabels.enabled=false", "startupTaint.enabled=true"))
     kinds = {(each["kind"], each["metadata"]["name"]): each for each in manifests if each}
     (container,) = kinds["Deployment", "x"]["spec"]["template"]["spec"]["containers"]
-    settings = from_environment({each["name"]: each["value"] for each in container["env"]})
+    settings = from_environment({each["name"]: each.get("value", "") for each in container["env"]})
     assert (settings.label_nodes, settings.startup_taint) == (False, True)
     assert ("ClusterRole", "x-node-labels") not in kinds
     assert kinds["ClusterRole", "x-startup-taint"]["rules"] == [
@@ -273,7 +273,7 @@ def test_certificates_reach_the_operator_as_they_are(tmp_path: Path) -> None:
     manifests = [each for each in yaml.safe_load_all(render("x", values=values)) if each]
     (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
     container = deployment["spec"]["template"]["spec"]["containers"][0]
-    settings = from_environment({each["name"]: each["value"] for each in container["env"]})
+    settings = from_environment({each["name"]: each.get("value", "") for each in container["env"]})
     assert (settings.fetch.extra_ca, settings.fetch.max_bytes_per_second) == (pem, 500_000_000)
     values.write_text(yaml.safe_dump({"fetch": {"extraCABundle": pem * 2500}}))
     with pytest.raises(subprocess.CalledProcessError) as caught:
