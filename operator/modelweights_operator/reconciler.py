@@ -267,8 +267,9 @@ class Reconciler:
                 snapshot = replace(snapshot, fetching=fetching, ahead=self._turns.ahead(name, now))
                 plan = make_plan(snapshot, now)
             self._turns.note(name, plan.waits, served=fetches and bool(plan.create_jobs), now=now)
-            # Without a pause since the plan was made: the next plan, of whichever object, knows of it.
-            self._residents.begin(name, plan.begins, now)
+            if snapshot.owner.spec is not None and snapshot.owner.spec.prefetch.mode == "PageCache":
+                # Without a pause since the plan was made: the next plan, of whichever object, knows of it.
+                self._residents.begin(name, plan.begins, now)
             refusals = await apply.change_jobs(self._api, snapshot.owner, plan, self._jobs.expect)
         if refusals:
             plan = make_plan(replace(snapshot, refusals=refusals), now)

@@ -194,6 +194,16 @@ def test_what_another_holds_is_no_longer_there_to_be_taken(warm: Team) -> None:
     assert f"{warm.namespace}/llama holds 1.91Mi" in why
 
 
+def test_one_that_reads_nothing_into_memory_keeps_nobody_waiting(warm: Team) -> None:
+    content = "application/strategic-merge-patch+json"
+    capacity = {"status": {"capacity": {"memory": "10000"}}}
+    warm.admin.patch(f"/api/v1/nodes/{warm.node_name('a')}/status", capacity, content)
+    warm.create_model("cold", prefetch={"mode": "None"})
+    warm.wait_for_job("a")
+    warm.create_model("warm")
+    poll("both are staged", lambda: len(warm.jobs()) == 2)
+
+
 def test_two_that_are_staged_for_the_first_time_share_the_nodes_memory(warm: Team) -> None:
     """Of neither is the size known before: the second begins once the first one's step has told it, with what is left."""
     content = "application/strategic-merge-patch+json"

@@ -68,6 +68,10 @@ class Residents:
             # Its stagings end, and what they would have read nobody waits for.
             held = {name: each._replace(unknown_since=None) for name, each in held.items()}
         self._set(owner, held)
+        for name, entry in entries.items():
+            begun = self._begun.get(name, {}).get(owner)
+            if begun is not None and _is_told(entry, begun.at):
+                del self._begun[name][owner]
 
     def learn(self, owner: str, size_bytes: int) -> set[str]:
         """A staging under way told its size.
@@ -159,6 +163,13 @@ class _Beside(Mapping[str, tuple[Resident, ...]]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _is_told(entry: Mapping[str, Any], begun_at: datetime) -> bool:
+    """Whether the status tells of a staging that began then: that says from then on what the node has, also of one that failed."""
+    since = parse_time(str(entry.get("lastTransitionTime") or ""))
+    # Written in whole seconds: in that second it may have waited still.
+    return entry.get("state") != "Waiting" and since is not None and since >= begun_at.replace(microsecond=0)
 
 
 def _held(entry: Mapping[str, Any], expected: int) -> _Held:

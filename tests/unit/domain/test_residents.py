@@ -117,6 +117,20 @@ def test_two_that_begin_at_the_same_moment_know_of_each_other(published: int, ex
     assert beside(residents) == {}
 
 
+def test_one_that_failed_at_once_and_begins_again_and_again_keeps_nobody_out() -> None:
+    """What the status tells of a staging counts, and no longer that it began."""
+    residents = Residents()
+    residents.begin("team/new", ["node-a"], NOW + timedelta(seconds=0.9))
+    residents.note("team/new", new({"state": "Waiting", "lastTransitionTime": rfc3339(NOW)}))
+    assert beside(residents)["node-a"][0].unknown
+    residents.note("team/new", new({"state": "Failed", "lastTransitionTime": rfc3339(NOW)}))
+    assert beside(residents) == {}
+    residents.begin("team/new", ["node-a"], NOW + timedelta(seconds=10))
+    # The status of the attempt before.
+    residents.note("team/new", new({"state": "Failed", "lastTransitionTime": rfc3339(NOW)}))
+    assert beside(residents, seconds=10)["node-a"][0].unknown
+
+
 def ended(step: str, **fields: Any) -> ContainerState:
     return ContainerState(step, exit_code=0, message=report_text(step=step, **fields))
 
