@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 _OPENED: list[ObjectStoreSource] = []
 
+STALL_SECONDS = 1.5
+"""For tests that break one transfer: long enough for the honest answers beside it on a machine that is busy otherwise."""
+
 
 def open_source(url: str, options: SourceOptions) -> ObjectStoreSource:
     """Open one."""

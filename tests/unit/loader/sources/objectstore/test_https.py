@@ -21,7 +21,7 @@ from modelweights_loader.sources.contract import (
 from tests.checkpoints.real import make_real
 from tests.servers.fault_proxy import Fault, FaultProxy
 from tests.servers.web import TOKEN
-from tests.unit.loader.sources.objectstore.opening import open_source
+from tests.unit.loader.sources.objectstore.opening import STALL_SECONDS, open_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -371,7 +371,7 @@ class TestDisturbances:
         self, open_url: Open, web: WebServer, web_proxy: FaultProxy, kind: str, after: int
     ) -> None:
         _put(web, "broken", {"model.safetensors": WEIGHTS})
-        source = open_url(f"{web_proxy.url}/broken/", stall_seconds=0.3)
+        source = open_url(f"{web_proxy.url}/broken/", stall_seconds=STALL_SECONDS)
         [file] = source.list_files().files
         web_proxy.faults = [Fault(kind, path="model.safetensors", after_bytes=after, times=1)]
 

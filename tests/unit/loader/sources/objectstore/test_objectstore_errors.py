@@ -18,7 +18,7 @@ from modelweights_loader.sources.contract import (
 )
 from tests.servers.fault_proxy import Fault, FaultProxy
 from tests.servers.s3 import ACCESS_KEY, SECRET_KEY
-from tests.unit.loader.sources.objectstore.opening import open_source
+from tests.unit.loader.sources.objectstore.opening import STALL_SECONDS, open_source
 
 if TYPE_CHECKING:
     from modelweights_loader.sources.objectstore import ObjectStoreSource
@@ -223,7 +223,7 @@ class TestConnections:
         self, s3: S3Server, s3_proxy: FaultProxy, bucket: str, kind: str, after: int, identity: dict[str, object]
     ) -> None:
         place = "s3://errors-open/m" if identity else bucket
-        source = _open(s3, place, endpoint=s3_proxy.url, stall_seconds=0.3, **identity)
+        source = _open(s3, place, endpoint=s3_proxy.url, stall_seconds=STALL_SECONDS, **identity)
         [file] = source.list_files().files
         s3_proxy.faults = [Fault(kind, path="/m/x", after_bytes=after or 1, times=1)]
 
