@@ -73,7 +73,7 @@ def name_marker(relative_path: str) -> str:
     Returns:
         A file name of at most 255 bytes.
     """
-    quoted = quote(os.fsencode(relative_path), safe="")
+    quoted = _quote(relative_path)
     name = f"{quoted}.json"
     if len(name.encode()) > _MAX_NAME_BYTES:
         import hashlib  # noqa: PLC0415 - OpenSSL costs 10 ms, and few names are this long
@@ -81,6 +81,22 @@ def name_marker(relative_path: str) -> str:
         digest = hashlib.sha256(quoted.encode()).hexdigest()[:16]
         return f"{quoted[:_CUT_CHARACTERS]}-{digest}.json"
     return name
+
+
+def begin_of_markers(relative_folder: str) -> str:
+    """Says how the names of all markers begin whose models lie in a folder; others may begin so too, where it is long.
+
+    Args:
+        relative_folder: Below the root.
+
+    Returns:
+        The first characters.
+    """
+    return _quote(f"{relative_folder}/")[:_CUT_CHARACTERS]
+
+
+def _quote(relative_path: str) -> str:
+    return quote(os.fsencode(relative_path), safe="")
 
 
 def write_marker(folder: str, marker: Marker) -> None:

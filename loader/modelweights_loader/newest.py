@@ -8,14 +8,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from urllib.parse import quote
 
-from modelweights_loader.marker import MAX_MARKER_BYTES, Marker, find_marker_folder, name_marker, read_marker
+from modelweights_loader.marker import (
+    MAX_MARKER_BYTES,
+    Marker,
+    begin_of_markers,
+    find_marker_folder,
+    name_marker,
+    read_marker,
+)
 from modelweights_loader.small_files import read_regular
 
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_SURE_CHARACTERS = 150
-"""A longer name of a marker ends with a hash; so much of its front is as it was."""
 
 
 def find_newest(folder: str, relative_home: str, boot_id: str) -> tuple[Marker | None, str]:
@@ -29,7 +33,7 @@ def find_newest(folder: str, relative_home: str, boot_id: str) -> tuple[Marker |
     Returns:
         The marker that was written last among those that count, or None and what is lacking.
     """
-    begins = quote(os.fsencode(f"{relative_home}/"), safe="")[:_SURE_CHARACTERS]
+    begins = begin_of_markers(relative_home)
     try:
         names = sorted(name for name in os.listdir(folder) if name.startswith(begins))
     except OSError as error:

@@ -111,6 +111,7 @@ class Syncer:
             self._pending_files += order.whole is not None
             if order.end > _UNNOTED_BYTES or len(self._orders) >= _GATHER_FILES:
                 self._is_urgent = True
+            if self._is_urgent or len(self._orders) == 1:
                 self._moved.notify_all()
             self._moved.wait_for(
                 lambda: (
@@ -151,10 +152,8 @@ class Syncer:
 
     def _take(self) -> list[_Order]:
         with self._moved:
-            is_due = False
-            while not is_due:
-                self._moved.wait_for(lambda: self._is_urgent or self._is_closing, _GATHER_SECONDS)
-                is_due = bool(self._orders) or self._is_closing
+            self._moved.wait_for(lambda: self._orders or self._is_closing)
+            self._moved.wait_for(lambda: self._is_urgent or self._is_closing, _GATHER_SECONDS)
             orders, self._orders = self._orders, []
             self._is_urgent = False
             return orders
