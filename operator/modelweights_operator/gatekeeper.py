@@ -86,7 +86,7 @@ class Gatekeeper:
 
     def wake_for(self, model: Key) -> None:
         """Look at the pods that require a ModelWeights, by its namespace and name."""
-        self._wake_if(lambda pod: _requires(pod, model))
+        self._wake_if(lambda pod: gate.requires(pod.require, pod.namespace, model))
 
     def _namespace_changed(self, item: Item[NamespaceLabels]) -> None:
         """Other labels of a namespace may let its pods require what they couldn't."""
@@ -188,12 +188,6 @@ class Gatekeeper:
         return required.staged_model(
             owner, requirement.revision, self._nodes.values(), label_nodes=self._label_nodes, group_has=group_has
         )
-
-
-def _requires(pod: GatedPod, model: Key) -> bool:
-    with contextlib.suppress(gate.RequireError):
-        return any(requirement.model == model for requirement in gate.parse_require(pod))
-    return False
 
 
 def _all_go(verdicts: Sequence[tuple[GatedPod, Verdict]]) -> bool:

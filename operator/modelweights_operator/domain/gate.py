@@ -149,6 +149,14 @@ def parse(require: str, namespace: str) -> tuple[Requirement, ...]:
     return tuple(dict.fromkeys(_parse_one(part, namespace) for part in parts))
 
 
+def requires(require: str, namespace: str, model: tuple[str, str]) -> bool:
+    """Whether a pod of a namespace requires a ModelWeights, by its namespace and name; what can't be read requires none."""
+    try:
+        return any(requirement.model == model for requirement in parse(require, namespace))
+    except RequireError:
+        return False
+
+
 def _parse_one(text: str, namespace: str) -> Requirement:
     model, at, revision = text.partition("@")
     before, slash, name = model.rpartition("/")

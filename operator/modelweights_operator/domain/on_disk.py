@@ -51,10 +51,8 @@ class OnDisk:
         staged, spec = self._staged.get(owner, {}).get(node.name), snapshot.owner.spec
         if spec is None or (staged is not None and staged.node_uid != node.uid):
             return False
-        wanted, entry = (
-            names.staging_digest(spec, storage.place(spec, snapshot.policy)),
-            snapshot.owner.status.nodes.get(node.name),
-        )
+        wanted = names.staging_digest(spec, storage.place(spec, snapshot.policy))
+        entry = snapshot.owner.status.nodes.get(node.name)
         if entry is not None and entry.proven_before and entry.staging_digest == wanted:
             return True
         if staged is None:

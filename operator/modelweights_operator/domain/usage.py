@@ -3,7 +3,6 @@
 The loader's lock on the node is the second guard, for pods that hold one (`modelweights-loader wait --hold`).
 """
 
-import contextlib
 import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -66,10 +65,8 @@ def _names(pod: PodUse, owner: Owner, where: StorageClass, digest: str) -> bool:
     """Whether it was let in with the digest; where all is to go, whether it required the object, or mounts any of it."""
     if digest:
         return digest in pod.digests
-    with contextlib.suppress(gate.RequireError):
-        if any(each.model == (owner.namespace, owner.name) for each in gate.parse(pod.require, pod.namespace)):
-            return True
-    return _mounts(pod, owner, where, digest)
+    required = gate.requires(pod.require, pod.namespace, (owner.namespace, owner.name))
+    return required or _mounts(pod, owner, where, digest)
 
 
 def _mounts(pod: PodUse, owner: Owner, where: StorageClass, digest: str) -> bool:
