@@ -3,53 +3,14 @@
 import argparse
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
 
-from tests.bench import (
-    apply_to_ready,
-    cold_pages,
-    fetch,
-    headers,
-    load,
-    memory_disk,
-    node_pressure,
-    prefetch,
-    restart,
-    startup,
-    validate,
-)
+from tests.bench.benchmarks import ALL, LOADER, Benchmark
 from tests.bench.figures import say, write_result
 from tests.bench.processes import BenchmarkError
 from tests.bench.render import DOCUMENTS, format_result, render
 from tests.debian import MissingPackagesError
 from tests.filesystems import FileSystemError
-
-
-class Benchmark(NamedTuple):
-    """A benchmark's arguments and its run, which returns what goes into JSON."""
-
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], dict[str, Any]]
-    summary: str
-
-
-STAGING: Final = Benchmark(apply_to_ready.add_arguments, apply_to_ready.run, "from apply to Ready, on a cluster")
-PRESSURE: Final = Benchmark(node_pressure.add_arguments, node_pressure.run, "what the kubelet counts, on a cluster")
-RESTART: Final = Benchmark(restart.add_arguments, restart.run, "an operator that starts among staged objects")
-LOADER: Final = {
-    "startup": Benchmark(startup.add_arguments, startup.run, "start-up time of each command"),
-    "fetch": Benchmark(fetch.add_arguments, fetch.run, "fetch beside rclone and the plain library"),
-    "headers": Benchmark(headers.add_arguments, headers.run, "headers of 1,000 shards"),
-    "prefetch": Benchmark(prefetch.add_arguments, prefetch.run, "prefetch beside others, by storage"),
-    "memory-disk": Benchmark(memory_disk.add_arguments, memory_disk.run, "prefetch where no disk bounds it"),
-    "validate": Benchmark(validate.add_arguments, validate.run, "validate beside a bare script"),
-    "cold-pages": Benchmark(cold_pages.add_arguments, cold_pages.run, "how firmly staged pages stay"),
-    "load": Benchmark(load.add_arguments, load.run, "load times after staging against cold"),
-}
-
-OTHERS: Final = {"staging": STAGING, "node-pressure": PRESSURE, "restart": RESTART}
 
 
 def main() -> int:
@@ -60,16 +21,15 @@ def main() -> int:
     if arguments.command == "render":
         render(arguments.figures)
         return 0
-    chosen = {**OTHERS, **LOADER}
-    names = {"loader": list(LOADER), "all": list(chosen)}.get(arguments.command, [arguments.command])
-    failed = [name for name in names if not _run(name, chosen[name], arguments, alone=len(names) == 1)]
+    names = {"loader": list(LOADER), "all": list(ALL)}.get(arguments.command, [arguments.command])
+    failed = [name for name in names if not _run(name, ALL[name], arguments, alone=len(names) == 1)]
     return 1 if failed else 0
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, benchmark in {**OTHERS, **LOADER}.items():
+    for name, benchmark in ALL.items():
         command = commands.add_parser(name, help=benchmark.summary)
         _add_places(command)
         benchmark.add_arguments(command)

@@ -6,40 +6,13 @@ A benchmark's sentence on when and where is the table `BENCHMARK about`.
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench import (
-    apply_to_ready,
-    cold_pages,
-    fetch,
-    headers,
-    load,
-    memory_disk,
-    node_pressure,
-    prefetch_tables,
-    restart,
-    startup,
-    validate,
-)
+from tests.bench.benchmarks import ALL
 from tests.bench.figures import describe_result
 
 DOCUMENTS: Final = (Path("docs/benchmarks.md"), Path("docs/tuning.md"))
-Tables = Callable[[dict[str, Any]], dict[str, str]]
-MAKERS: Final[dict[str, Tables]] = {
-    "staging": apply_to_ready.make_tables,
-    "prefetch": prefetch_tables.make_tables,
-    "memory-disk": memory_disk.make_tables,
-    "validate": validate.make_tables,
-    "fetch": fetch.make_tables,
-    "headers": headers.make_tables,
-    "load": load.make_tables,
-    "startup": startup.make_tables,
-    "cold-pages": cold_pages.make_tables,
-    "restart": restart.make_tables,
-    "node-pressure": node_pressure.make_tables,
-}
 _MARKED: Final = re.compile(
     r"(?P<start><!-- table (?P<name>[^>]+) -->\n).*?(?P<end>^<!-- end -->$)", re.DOTALL | re.MULTILINE
 )
@@ -48,7 +21,7 @@ _MARKED: Final = re.compile(
 def make_tables(result: dict[str, Any]) -> dict[str, str]:
     """All tables of one benchmark, by name."""
     name = result["benchmark"]
-    return {f"{name} about": describe_result(result), **MAKERS[name](result)}
+    return {f"{name} about": describe_result(result), **ALL[name].make_tables(result)}
 
 
 def make_all_tables(file: Path) -> dict[str, str]:
