@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
@@ -27,6 +27,8 @@ from typing import Literal, NamedTuple, Self
 import aiohttp
 from aiohttp import web
 from yarl import URL
+
+from tests.servers.turns import Turns
 
 Kind = Literal["refuse", "lose", "cut", "slow", "silence", "expire"]
 When = Literal["before", "after"]
@@ -53,8 +55,8 @@ class Seen(NamedTuple):
 
 
 @dataclass
-class ApiFault:
-    """What is done to the requests that it fits.
+class ApiFault(Turns):
+    """What is done to the requests that it fits, when it is its turn. A watch that runs is asked ten times a second, and each time counts.
 
     Attributes:
         kind: `refuse` (an error in place of the answer; the API server sees nothing), `lose` (it is done, and no answer comes),
@@ -64,10 +66,6 @@ class ApiFault:
         status: Of a refusal.
         retry_after: Of a refusal, in seconds.
         seconds: Of `slow`.
-        every: The first of so many requests that fit, and then each so many later. A watch that runs is asked ten times a second
-            whether it is to be cut, silenced or expired, and each time counts.
-        times: So often at most; 0 for ever.
-        served: How often it was done.
     """
 
     kind: Kind
@@ -75,20 +73,10 @@ class ApiFault:
     status: int = 500
     retry_after: int | None = None
     seconds: float = 1.0
-    every: int = 1
-    times: int = 0
-    served: int = field(default=0, init=False)
-    _fitting: int = field(default=0, init=False)
 
     def is_due(self, seen: Seen) -> bool:
         """Count the request if it fits; tell whether it is its turn."""
-        if (self.kind in ("silence", "expire") and not seen.watch) or not self.only(seen):
-            return False
-        self._fitting += 1
-        if (self._fitting - 1) % self.every or (self.times and self.served >= self.times):
-            return False
-        self.served += 1
-        return True
+        return (seen.watch or self.kind not in ("silence", "expire")) and self.only(seen) and self.take()
 
 
 class Moment(NamedTuple):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from tests.polling import wait_for
+from tests.servers.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +34,8 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass
-class Fault:
-    """What is done to the answers that it fits.
+class Fault(Turns):
+    """What is done to the answers that it fits, when it is its turn.
 
     Attributes:
         kind: `cut` (a reset after so many bytes), `end` (an orderly end there), `stall`, `delay`, `status` or `body`.
@@ -46,8 +47,6 @@ class Fault:
         headers: Further headers of that answer.
         body: Of that answer.
         without_length: That answer says nothing of its length.
-        every: The first of so many requests that fit, and then each so many later.
-        times: So often at most; 0 for ever.
     """
 
     kind: str
@@ -61,20 +60,10 @@ class Fault:
         b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Reduce your request rate</Message></Error>"
     )
     without_length: bool = False
-    every: int = 1
-    times: int = 0
-    _seen: int = 0
-    _done: int = 0
 
     def is_due(self, request: Request) -> bool:
         """Count the request if it fits; tell whether it is its turn."""
-        if self.path not in request.target or self.method not in {"", request.method}:
-            return False
-        self._seen += 1
-        if (self._seen - 1) % self.every or (self.times and self._done >= self.times):
-            return False
-        self._done += 1
-        return True
+        return self.path in request.target and self.method in {"", request.method} and self.take()
 
 
 class Request(NamedTuple):
