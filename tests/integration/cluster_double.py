@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from modelweights_operator.domain import names
 from tests.integration.client import Kube, core_path, job_path, model_path
 from tests.json_client import Json, RefusedError
 from tests.polling import poll
@@ -68,10 +69,7 @@ class Team:
 
     def boot_node(self, name: str, boot: str) -> None:
         """Give a node another boot ID."""
-        ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
-        status = {"nodeInfo": {"bootID": boot}, "conditions": [ready]}
-        content = "application/strategic-merge-patch+json"
-        self.admin.patch(f"/api/v1/nodes/{self.node_name(name)}/status", {"status": status}, content)
+        boot_node(self.admin, self.node_name(name), boot)
 
     def label_node(self, name: str, labels: dict[str, str | None]) -> None:
         self.admin.patch(f"/api/v1/nodes/{self.node_name(name)}", {"metadata": {"labels": labels}})
@@ -235,6 +233,22 @@ class Team:
         """Let the staging of nodes end well."""
         for node in nodes:
             self.end(self.wait_for_job(node), report(digest))
+
+
+def boot_node(admin: Kube, full_name: str, boot: str) -> None:
+    """Play the kubelet: a node is ready, with a boot ID."""
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
+    status = {"nodeInfo": {"bootID": boot}, "conditions": [ready]}
+    content = "application/strategic-merge-patch+json"
+    admin.patch(f"/api/v1/nodes/{full_name}/status", {"status": status}, content)
+
+
+def gated_pod(name: str, require: str, **spec: Any) -> Json:
+    """A pod that waits at the gate."""
+    return {
+        "metadata": {"name": name, "annotations": {names.REQUIRE_ANNOTATION: require}},
+        "spec": {"schedulingGates": [{"name": names.GATE}], "containers": [{"name": "c", "image": "x"}], **spec},
+    }
 
 
 def end_job(admin: Kube, job: Json, *, good: bool) -> None:

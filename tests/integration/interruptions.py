@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from modelweights_operator.domain import names
 from tests.integration.client import core_path, job_path, model_path
-from tests.integration.cluster_double import Team
+from tests.integration.cluster_double import Team, gated_pod
 from tests.integration.conftest import SYSTEM
 from tests.integration.job_player import JobPlayer, digest_of
 from tests.integration.ledger import Ledger, history
@@ -102,11 +102,7 @@ def _delete_pods(team: Team) -> None:
 
 def add_pod(team: Team, name: str, require: str) -> None:
     """A pod that waits at the gate."""
-    body = {
-        "metadata": {"name": name, "annotations": {names.REQUIRE_ANNOTATION: require}},
-        "spec": {"schedulingGates": [{"name": names.GATE}], "containers": [{"name": "c", "image": "x"}]},
-    }
-    team.admin.create(core_path(team.namespace, "pods"), body)
+    team.admin.create(core_path(team.namespace, "pods"), gated_pod(name, require))
 
 
 def unfinished(team: Team, revision: str) -> list[str]:

@@ -91,7 +91,7 @@ class JobPlayer:
     def _end(self, job: Json, notes: dict[str, str]) -> None:
         if names.CLEANUP_DIGESTS_ANNOTATION in notes:
             end_job(self._admin, job, good=True)
-            self.ended[_what(notes)].add(job["metadata"]["uid"])
+            self.ended[what_is_done(notes)].add(job["metadata"]["uid"])
             return
         team, revision = Team(self._admin, job["metadata"]["namespace"]), notes.get(names.REVISION_ANNOTATION, "")
         if revision:
@@ -100,9 +100,10 @@ class JobPlayer:
             team.end(job, failure("Timeout", 10))
             return
         team.end(job, report(digest_of(revision)))
-        self.ended[_what(notes)].add(job["metadata"]["uid"])
+        self.ended[what_is_done(notes)].add(job["metadata"]["uid"])
 
 
-def _what(notes: dict[str, str]) -> tuple[str, ...]:
+def what_is_done(notes: dict[str, str]) -> tuple[str, ...]:
+    """What a Job does where, by its annotations."""
     keys = (names.NODE_ANNOTATION, names.BOOT_ID_ANNOTATION, names.STAGING_DIGEST_ANNOTATION, names.REVISION_ANNOTATION)
     return tuple(notes.get(key, "") for key in (*keys, names.CLEANUP_DIGESTS_ANNOTATION))

@@ -11,6 +11,7 @@ from typing import Any
 from modelweights_operator.domain import names
 from tests.integration.client import Kube, core_path, job_path, model_path
 from tests.integration.conftest import SYSTEM
+from tests.integration.job_player import what_is_done
 from tests.json_client import Json
 
 _JOB_OF_POD = "batch.kubernetes.io/job-name"
@@ -100,9 +101,8 @@ class Ledger:
 
 
 def _what(notes: dict[str, str]) -> tuple[str, ...]:
-    """What a Job does where."""
-    keys = (names.NODE_UID_ANNOTATION, names.NODE_ANNOTATION, names.BOOT_ID_ANNOTATION, names.STAGING_DIGEST_ANNOTATION)
-    return tuple(notes.get(key, "") for key in (*keys, names.REVISION_ANNOTATION, names.CLEANUP_DIGESTS_ANNOTATION))
+    """The same on another node of the name is another thing."""
+    return (notes.get(names.NODE_UID_ANNOTATION, ""), *what_is_done(notes))
 
 
 def _published(model: Json) -> str:

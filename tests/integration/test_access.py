@@ -7,7 +7,7 @@ import pytest
 
 from modelweights_operator.domain import names
 from tests.integration.client import Kube, core_path, model_path
-from tests.integration.cluster_double import DIGEST, Team, report
+from tests.integration.cluster_double import DIGEST, Team, gated_pod, report
 from tests.json_client import Json
 from tests.polling import poll
 
@@ -31,9 +31,7 @@ def label(admin: Kube, namespace: str, **labels: str | None) -> None:
 
 
 def add_pod(admin: Kube, namespace: str, require: str, name: str = "server") -> None:
-    metadata = {"name": name, "annotations": {names.REQUIRE_ANNOTATION: require}}
-    spec = {"schedulingGates": [{"name": names.GATE}], "containers": [{"name": "c", "image": "x"}]}
-    admin.create(core_path(namespace, "pods"), {"metadata": metadata, "spec": spec})
+    admin.create(core_path(namespace, "pods"), gated_pod(name, require))
 
 
 def pod(admin: Kube, namespace: str, name: str = "server") -> Json:

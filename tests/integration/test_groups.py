@@ -6,7 +6,7 @@ import pytest
 
 from modelweights_operator.domain import names
 from tests.integration.client import core_path, model_path
-from tests.integration.cluster_double import DIGEST, OTHER_DIGEST, Team
+from tests.integration.cluster_double import DIGEST, OTHER_DIGEST, Team, gated_pod
 from tests.json_client import Json
 from tests.polling import poll
 
@@ -18,11 +18,10 @@ SET = {"leaderworkerset.sigs.k8s.io/name": "llm", "leaderworkerset.sigs.k8s.io/g
 def add_pod(
     team: Team, name: str, require: str = "llama", labels: Json | None = None, size: int = 0, **spec: Any
 ) -> None:
-    annotations = {names.REQUIRE_ANNOTATION: require} | ({names.GROUP_SIZE_ANNOTATION: str(size)} if size else {})
-    body = {
-        "metadata": {"name": name, "annotations": annotations, "labels": SET if labels is None else labels},
-        "spec": {"schedulingGates": [{"name": names.GATE}], "containers": [{"name": "c", "image": "x"}], **spec},
-    }
+    body = gated_pod(name, require, **spec)
+    body["metadata"]["labels"] = SET if labels is None else labels
+    if size:
+        body["metadata"]["annotations"][names.GROUP_SIZE_ANNOTATION] = str(size)
     team.admin.create(core_path(team.namespace, "pods"), body)
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from modelweights_operator.domain import names
 from tests.integration.client import core_path, job_path, model_path
-from tests.integration.cluster_double import Team, failure, report
+from tests.integration.cluster_double import Team, failure, gated_pod, report
 from tests.integration.operator_process import OperatorProcess
 from tests.json_client import Json
 from tests.polling import poll
@@ -90,7 +89,7 @@ def test_with_required_nothing_new_is_sent_to_a_node_that_stays_cold_and_nothing
     assert warm.conditions()["Available"] == ("True", "NodesStaged")
     assert warm.staged_labels("a") == {}
     assert warm.admin.get(core_path(warm.namespace, "configmaps", "llama")) == settings
-    pods = [gated_pod(warm, "free"), gated_pod(warm, "pinned", affinity=pinned_to(warm.node_name("a")))]
+    pods = [add_pod(warm, "free"), add_pod(warm, "pinned", affinity=pinned_to(warm.node_name("a")))]
     let_time_pass(warm)
     job = warm.wait_for_job("a")
     assert "--marker-dir" in arguments(job)
@@ -101,12 +100,8 @@ def test_with_required_nothing_new_is_sent_to_a_node_that_stays_cold_and_nothing
     poll("the gates open", lambda: not any(is_gated(warm, name) for name in pods))
 
 
-def gated_pod(team: Team, name: str, **spec: Any) -> str:
-    body = {
-        "metadata": {"name": name, "annotations": {names.REQUIRE_ANNOTATION: "llama"}},
-        "spec": {"schedulingGates": [{"name": names.GATE}], "containers": [{"name": "c", "image": "x"}], **spec},
-    }
-    team.admin.create(core_path(team.namespace, "pods"), body)
+def add_pod(team: Team, name: str, **spec: Any) -> str:
+    team.admin.create(core_path(team.namespace, "pods"), gated_pod(name, "llama", **spec))
     return name
 
 

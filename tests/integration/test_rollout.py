@@ -6,7 +6,7 @@ import pytest
 
 from modelweights_operator.domain import names
 from tests.integration.client import core_path, model_path
-from tests.integration.cluster_double import DIGEST, Team, failure, report
+from tests.integration.cluster_double import DIGEST, Team, failure, gated_pod, report
 from tests.json_client import Json
 from tests.polling import poll
 
@@ -56,11 +56,7 @@ def stage(team: Team, revision: str, *nodes: str) -> None:
 
 
 def add_pod(team: Team, name: str, require: str) -> None:
-    body = {
-        "metadata": {"name": name, "annotations": {names.REQUIRE_ANNOTATION: require}},
-        "spec": {"schedulingGates": [{"name": names.GATE}], "containers": [{"name": "c", "image": "x"}]},
-    }
-    team.admin.create(core_path(team.namespace, "pods"), body)
+    team.admin.create(core_path(team.namespace, "pods"), gated_pod(name, require))
 
 
 def digest_of(team: Team, name: str) -> str:

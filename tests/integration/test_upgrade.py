@@ -13,11 +13,10 @@ from typing import Any, Final
 
 import pytest
 
-from modelweights_operator.domain import names
 from tests.cluster.api import ApiServer
 from tests.cluster.build import ensure_program
 from tests.integration.client import Kube, core_path, job_path, model_path
-from tests.integration.cluster_double import DIGEST, Team, report
+from tests.integration.cluster_double import DIGEST, Team, gated_pod, report
 from tests.integration.conftest import CHART, RELEASE, REPOSITORY, SYSTEM
 from tests.integration.operator_process import OperatorProcess
 from tests.json_client import Json
@@ -112,11 +111,7 @@ def staff(site: Site) -> Team:
 
 
 def add_pod(team: Team, name: str, require: str) -> None:
-    body = {
-        "metadata": {"name": name, "annotations": {names.REQUIRE_ANNOTATION: require}},
-        "spec": {"schedulingGates": [{"name": names.GATE}], "containers": [{"name": "c", "image": "x"}]},
-    }
-    team.admin.create(core_path(team.namespace, "pods"), body)
+    team.admin.create(core_path(team.namespace, "pods"), gated_pod(name, require))
 
 
 def wait_lifted(team: Team, name: str) -> Json:

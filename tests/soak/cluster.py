@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from modelweights_operator.domain import names
 from tests.integration.client import Kube, core_path, job_path, model_path
-from tests.integration.cluster_double import Team
+from tests.integration.cluster_double import Team, boot_node, gated_pod
 from tests.integration.interruptions import revision_of
 from tests.json_client import Json, RefusedError
 
@@ -24,7 +24,7 @@ class SoakCluster:
         node_count: How many nodes there are to be.
         object_count: How many ModelWeights.
         chance: Decides what happens.
-        nodes: Names of the nodes.
+        nodes: Names of the nodes, each with its group.
         models: Namespace and name of each ModelWeights.
         pods: Namespace and name of each pod that waits, or did.
     """
@@ -33,7 +33,7 @@ class SoakCluster:
     node_count: int
     object_count: int
     chance: random.Random
-    nodes: list[str] = field(default_factory=list)
+    nodes: list[tuple[str, int]] = field(default_factory=list)
     models: list[tuple[str, str]] = field(default_factory=list)
     pods: list[tuple[str, str]] = field(default_factory=list)
     _number: int = 0
@@ -42,29 +42,30 @@ class SoakCluster:
         """Make all nodes and objects."""
         for number in range(_NAMESPACES):
             self.admin.create("/api/v1/namespaces", {"metadata": {"name": f"{PREFIX}{number}"}})
-        for _ in range(self.node_count):
-            self.add_node()
+        for number in range(self.node_count):
+            self.add_node(number % _GROUPS)
         for _ in range(self.object_count):
             self.add_model()
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def add_node(self) -> None:
+    def add_node(self, group: int) -> None:
         """A node of a new name, in one of the groups."""
         name = f"{PREFIX}node-{self._next()}"
-        labels = {"group": f"g{self._number % _GROUPS}", "soak": "true", "kubernetes.io/hostname": name}
+        labels = {"group": f"g{group}", "soak": "true", "kubernetes.io/hostname": name}
         self.admin.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
-        self._set_node(name, ready=True)
-        self.nodes.append(name)
+        self._boot(name)
+        self.nodes.append((name, group))
 
     def lose_node(self) -> None:
-        """A node goes for good, and another one comes in its place."""
-        self.admin.delete(f"/api/v1/nodes/{self.nodes.pop(self.chance.randrange(len(self.nodes)))}")
-        self.add_node()
+        """A node goes for good, and another one comes in its place: in the same group, or one might be left without any."""
+        name, group = self.nodes.pop(self.chance.randrange(len(self.nodes)))
+        self.admin.delete(f"/api/v1/nodes/{name}")
+        self.add_node(group)
 
     def reboot_node(self) -> None:
         """A node boots anew: its page cache is empty."""
-        self._set_node(self.chance.choice(self.nodes), ready=True)
+        self._boot(self.chance.choice(self.nodes)[0])
 
     def add_model(self) -> None:
         """A ModelWeights: two are on all nodes, the others on those of a group; most of them are fetched."""
@@ -107,11 +108,7 @@ class SoakCluster:
                 self.pods.remove((namespace, name))
         namespace, model = self.chance.choice(self.models)
         name = f"engine-{self._next()}"
-        body = {
-            "metadata": {"name": name, "annotations": {names.REQUIRE_ANNOTATION: model}},
-            "spec": {"schedulingGates": [{"name": names.GATE}], "containers": [{"name": "c", "image": "x"}]},
-        }
-        self.admin.create(core_path(namespace, "pods"), body)
+        self.admin.create(core_path(namespace, "pods"), gated_pod(name, model))
         self.pods.append((namespace, name))
 
     def remove_job(self) -> None:
@@ -139,7 +136,7 @@ class SoakCluster:
 
     def delete_nodes(self) -> None:
         """Delete the nodes."""
-        for name in self.nodes:
+        for name, _ in self.nodes:
             self.admin.delete(f"/api/v1/nodes/{name}")
 
     # --- what there is --------------------------------------------------------------------------------------------
@@ -190,11 +187,8 @@ class SoakCluster:
         self._number += 1
         return self._number
 
-    def _set_node(self, name: str, *, ready: bool) -> None:
-        condition = {"type": "Ready", "status": str(ready), "reason": "Test", "message": ""}
-        status = {"nodeInfo": {"bootID": f"boot-{self._next()}"}, "conditions": [condition]}
-        content = "application/strategic-merge-patch+json"
-        self.admin.patch(f"/api/v1/nodes/{name}/status", {"status": status}, content)
+    def _boot(self, name: str) -> None:
+        boot_node(self.admin, name, f"boot-{self._next()}")
 
 
 def tolerant(error: RefusedError) -> bool:
