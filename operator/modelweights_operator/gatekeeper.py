@@ -156,8 +156,9 @@ class Gatekeeper:
         await self._tell(pod, Event("Normal", decision.reason, decision.message))
 
     async def _tell(self, pod: GatedPod, event: Event) -> None:
-        """Post an event on the pod, once for each message."""
-        if self._told.get(pod.uid) == event.message:
+        """Post an event on the pod, once for each message; also when another operator told it before this one started."""
+        told = self._told.get(pod.uid)
+        if told == event.message:
             return
         living = {gated.uid for gated in self._gated.values()}
         self._told = {uid: message for uid, message in self._told.items() if uid in living}
@@ -169,7 +170,7 @@ class Gatekeeper:
             "name": pod.name,
             "uid": pod.uid,
         }
-        await apply.post_event(self._api, involved, event, datetime.now(UTC))
+        await apply.post_event(self._api, involved, event, datetime.now(UTC), again=told is not None)
 
     async def _staged_model(self, requirement: Requirement, namespace: str, group_has: str) -> StagedModel | None:
         """What a pod of a namespace requires; None when it isn't there or isn't for it."""

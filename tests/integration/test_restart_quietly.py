@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.client import Kube
-from tests.integration.cluster_double import NODE, Team, report
+from tests.cluster.api import ApiServer
+from tests.integration.client import Kube, core_path
+from tests.integration.cluster_double import NODE, Team, failure, gated_pod, report
+from tests.integration.conftest import RELEASE, SYSTEM, apply_chart
 from tests.integration.operator_process import OperatorProcess
 from tests.polling import poll
 
@@ -20,20 +22,32 @@ WRITES_FOR_ONE = 8
 
 
 @pytest.fixture
-def mortal(account_kubeconfig: Path, tmp_path: Path) -> Iterator[OperatorProcess]:
+def team(tmp_path: Path) -> Iterator[Team]:
+    """A namespace on an API server of its own: its counters count what the operator does for other tests' objects too."""
+    with ApiServer(["garbage-collector-controller"]) as server:
+        apply_chart(server)
+        admin = Kube(server.kubeconfig)
+        admin.create("/api/v1/namespaces", {"metadata": {"name": "team"}})
+        server.kubeconfig_for_service_account(SYSTEM, RELEASE).rename(tmp_path / "account")
+        yield Team(admin, "team")
+
+
+@pytest.fixture
+def mortal(team: Team, tmp_path: Path) -> Iterator[OperatorProcess]:
     """An operator that isn't started yet."""
-    operator = OperatorProcess(account_kubeconfig, tmp_path / "log")
+    assert team.admin
+    operator = OperatorProcess(tmp_path / "account", tmp_path / "log")
     yield operator
     operator.kill()
 
 
 def writes(admin: Kube) -> int:
-    """How many writes of the operator the API server was asked for, whatever came of them; the Lease and questions aside."""
+    """How many writes of the operator there were; the Lease, questions, and what was refused since it is there already aside."""
     _, text = admin.ask("GET", "/metrics")
     kinds = ("modelweights", "jobs", "nodes", "pods", "configmaps", "events")
     total = 0
     for line in text.splitlines():
-        if line.startswith("apiserver_request_total{") and any(f'resource="{kind}"' in line for kind in kinds):
+        if line.startswith('apiserver_request_total{code="2') and any(f'resource="{kind}"' in line for kind in kinds):
             verb = line.partition('verb="')[2].partition('"')[0]
             total += int(float(line.split()[-1])) if verb in ("POST", "PUT", "PATCH", "APPLY", "DELETE") else 0
     return total
@@ -79,16 +93,37 @@ def versions(team: Team) -> dict[str, str]:
     return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in items}
 
 
+def event_versions(team: Team) -> dict[str, str]:
+    """The resourceVersion of each event."""
+    items = team.admin.items(core_path(team.namespace, "events"))
+    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in items}
+
+
+def make_unhappy(team: Team) -> None:
+    """What isn't well: a checkpoint that is bad, an object without a node, pods at the gate that wait for what there isn't."""
+    team.create_model("bad")
+    team.end(team.wait_for_job("a"), failure())
+    team.create_model("homeless", placement={"nodeSelector": {"no": "node"}})
+    for require in ("bad", "homeless", "nothing"):
+        team.admin.create(core_path(team.namespace, "pods"), gated_pod(f"waits-{require}", require))
+    team.wait_for("Stalled", "True", name="bad")
+    team.wait_for("Ready", "False", name="homeless")
+    poll("the pod is told", lambda: any(name.startswith("waits-nothing.") for name in event_versions(team)))
+
+
 def test_a_restart_writes_nothing_for_what_did_not_change(team: Team, mortal: OperatorProcess) -> None:
     mortal.start()
     stage_many(team, OBJECTS, seconds=120)
+    make_unhappy(team)
     assert mortal.stop() == 0
-    before, asked, reads = versions(team), writes(team.admin), looked_at(team.admin)
+    before, events = versions(team), event_versions(team)
+    asked, reads = writes(team.admin), looked_at(team.admin)
     mortal.start()
-    poll("each was looked at", lambda: looked_at(team.admin) - reads >= OBJECTS)
+    poll("each was looked at", lambda: looked_at(team.admin) - reads >= len(before))
     team.create_model("another")
-    poll("the new one has its Job", team.jobs)
-    after = versions(team)
+    poll("the new one has its Job", lambda: team.job_of("a"))
+    after, later = versions(team), event_versions(team)
     assert {name: after[name] for name in before} == before
+    assert {name: later[name] for name in events} == events
     # The object itself, its Job, its status, its events: some of them.
     assert writes(team.admin) - asked <= WRITES_FOR_ONE

@@ -117,8 +117,16 @@ async def lift(api: Api, namespace: str, name: str, patch: Mapping[str, Any]) ->
     await api.patch(paths.pod(namespace, name), patch, STRATEGIC_PATCH)
 
 
-async def post_event(api: Api, involved: Json, event: Event, now: datetime) -> None:
-    """Post an event, or count one more on the same. An event that can't be posted is logged: it is no state."""
+async def post_event(api: Api, involved: Json, event: Event, now: datetime, *, again: bool = True) -> None:
+    """Post an event. An event that can't be posted is logged: it is no state.
+
+    Args:
+        api: The connection.
+        involved: What it is about.
+        event: The event.
+        now: The time.
+        again: Whether one that is there already is counted once more; else it stays as it is.
+    """
     namespace = involved["namespace"]
     name = f"{involved['name'][:200].rstrip('-.')}.{names.short_hash(involved['uid'], event.reason, event.message)}"
     body = {
@@ -138,12 +146,16 @@ async def post_event(api: Api, involved: Json, event: Event, now: datetime) -> N
     try:
         await api.create(paths.events(namespace), body)
     except errors.ConflictError:
-        known = await api.get(f"{paths.events(namespace)}/{name}")
-        again = {"count": int(known.get("count") or 1) + 1, "lastTimestamp": rfc3339(now)}
-        await api.patch(f"{paths.events(namespace)}/{name}", again)
+        if again:
+            await _count(api, f"{paths.events(namespace)}/{name}", now)
     except (errors.ForbiddenError, errors.NotFoundError, errors.InvalidError) as error:
         # A terminating namespace takes no events.
         _log.info("event %s on %s/%s not posted: %s", event.reason, namespace, involved["name"], error)
+
+
+async def _count(api: Api, path: str, now: datetime) -> None:
+    known = await api.get(path)
+    await api.patch(path, {"count": int(known.get("count") or 1) + 1, "lastTimestamp": rfc3339(now)})
 
 
 async def _why_taken(api: Api, owner: Owner, manifest: Manifest, error: errors.ConflictError) -> str:
