@@ -22,21 +22,25 @@ WRITES_FOR_ONE = 8
 
 
 @pytest.fixture
-def team(tmp_path: Path) -> Iterator[Team]:
-    """A namespace on an API server of its own: its counters count what the operator does for other tests' objects too."""
+def own_server() -> Iterator[ApiServer]:
+    """An API server of this test's own: the counters of the shared one know other tests' objects too."""
     with ApiServer(["garbage-collector-controller"]) as server:
         apply_chart(server)
-        admin = Kube(server.kubeconfig)
-        admin.create("/api/v1/namespaces", {"metadata": {"name": "team"}})
-        server.kubeconfig_for_service_account(SYSTEM, RELEASE).rename(tmp_path / "account")
-        yield Team(admin, "team")
+        yield server
 
 
 @pytest.fixture
-def mortal(team: Team, tmp_path: Path) -> Iterator[OperatorProcess]:
+def team(own_server: ApiServer) -> Team:
+    """A namespace there."""
+    admin = Kube(own_server.kubeconfig)
+    admin.create("/api/v1/namespaces", {"metadata": {"name": "team"}})
+    return Team(admin, "team")
+
+
+@pytest.fixture
+def mortal(own_server: ApiServer, tmp_path: Path) -> Iterator[OperatorProcess]:
     """An operator that isn't started yet."""
-    assert team.admin
-    operator = OperatorProcess(tmp_path / "account", tmp_path / "log")
+    operator = OperatorProcess(own_server.kubeconfig_for_service_account(SYSTEM, RELEASE), tmp_path / "log")
     yield operator
     operator.kill()
 
