@@ -138,9 +138,11 @@ def test_the_kubelet_sees_a_cooled_checkpoint_as_free_memory(disk: Path, cold: s
         resident = run_loader("residency", model).report["residentPercent"]
         inactive = group.stat["inactive_file"]
     assert (normal.code, cooled.code) == (0, 0)
-    # All of it, but for what a kernel that reclaims cold pages ahead of need (DAMON) took since.
-    assert resident >= 95
-    assert "cooled 64.0 MiB" in cooled.stdout
+    # All of it, but for what a kernel that reclaims pages ahead of need (DAMON) took before or since.
+    said = re.search(r"; cooled ([0-9.]+) MiB$", cooled.stdout.rstrip())
+    assert said is not None
+    assert float(said[1]) * 2**20 >= SIZE * 0.9
+    assert resident >= 90
     assert "cooled" not in normal.stdout
     # The files are most of what these processes read; the interpreter's own pages are the rest.
     assert before[0] >= SIZE * 0.9
