@@ -12,7 +12,7 @@ from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import canary, failures, manifests, memory, storage
 from modelweights_operator.domain.conditions import list_some
 from modelweights_operator.domain.pods import Manifest
-from modelweights_operator.domain.policies import NODE_CORDONED, QUEUED, NodeDecision
+from modelweights_operator.domain.policies import NODE_CORDONED, NODE_UNDER_PRESSURE, QUEUED, NodeDecision
 from modelweights_operator.domain.resolution import Resolution
 from modelweights_operator.domain.snapshot import Fetch, Node, Snapshot
 
@@ -24,6 +24,7 @@ MAX_FAILED_RESOLVERS: Final = 3
 """So many nodes had a refusal from the source before it was known: the rest need not ask it too."""
 
 _REFUSED_BY_SOURCE: Final = (2, 20, 30)
+_TAKES_NO_PODS: Final = (NODE_CORDONED, NODE_UNDER_PRESSURE)
 _OF_THE_NODE: Final = frozenset({"NotWritable", "LocksNotSupported", "ClockSkew"})
 """Reasons with these exit codes that say nothing of the source: the next node may do better."""
 
@@ -58,7 +59,7 @@ def admit(
 ) -> Admission:
     """Give the free places to the nodes that want one: those that failed least often, then in the order of their names.
 
-    What a node that was lost had begun takes no place, nor what a drained one had: it may never end.
+    What a node that was lost had begun takes no place, nor what a drained one had or one under pressure: it may never end.
 
     Args:
         snapshot: The object and the settings, and who fetches in the cluster.
@@ -71,7 +72,7 @@ def admit(
     """
     outcome = Admission(dict(entries))
     nodes = sorted(targets, key=lambda node: (decisions[node.name].wants_job or 0, node.name))
-    alive = [node.name for node in nodes if node.ready and entries[node.name].reason != NODE_CORDONED]
+    alive = [node.name for node in nodes if node.ready and entries[node.name].reason not in _TAKES_NO_PODS]
     free = spec.placement.max_concurrent_nodes - sum(decisions[name].active for name in alive)
     trying = _tries(alive, decisions, entries)
     looking = 0 if resolution.may_create else trying

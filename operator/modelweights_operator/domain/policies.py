@@ -22,6 +22,7 @@ QUEUED: Final = "Queued"
 SUSPENDED: Final = "Suspended"
 NODE_NOT_READY: Final = "NodeNotReady"
 NODE_CORDONED: Final = "NodeCordoned"
+NODE_UNDER_PRESSURE: Final = "NodeUnderPressure"
 REPLACING: Final = "ReplacingJob"
 DIGEST_MISMATCH: Final = "DigestMismatch"
 RESIDENCY_LOST: Final = "ResidencyLost"
@@ -154,7 +155,8 @@ def _settled(context: NodeContext, current: list[StagingJob]) -> NodeDecision | 
 
 
 def _may_start(context: NodeContext) -> bool:
-    return context.node.ready and not context.node.cordoned and not context.suspended
+    node = context.node
+    return node.ready and not node.cordoned and not node.pressure and not context.suspended
 
 
 def _later(seconds: float | None) -> float | None:
@@ -268,11 +270,12 @@ def _running(context: NodeContext, job: StagingJob) -> NodeDecision:
             context, "Waiting", NODE_NOT_READY, "the node isn't ready; what it began goes on then", job.round
         )
         return NodeDecision(waiting, active=True)
-    if node.cordoned and not any(pod.scheduled for pod in failures.living_pods(job)):
-        waiting = _entry(
-            context, "Waiting", NODE_CORDONED, "the node is cordoned; what it began goes on after", job.round
+    hindrance = _hindrance(node)
+    if hindrance is not None and not any(pod.scheduled for pod in failures.living_pods(job)):
+        reason, text = hindrance
+        return NodeDecision(
+            _entry(context, "Waiting", reason, f"{text}; what it began goes on after", job.round), active=True
         )
-        return NodeDecision(waiting, active=True)
     entry = _entry(context, "Staging", progress.reason, progress.message, attempts=job.round)
     entry = entry.model_copy(update={"progress_percent": job.progress_percent})
     # A Job without a pod, or a pod without a container, tells its trouble by events only: look again for them.
@@ -311,9 +314,17 @@ def _without_job(context: NodeContext, stale: list[StagingJob]) -> NodeDecision:
         return NodeDecision(_entry(context, "Waiting", SUSPENDED, "spec.suspend is true", attempts))
     if not node.ready:
         return NodeDecision(_entry(context, "Waiting", NODE_NOT_READY, "the node isn't ready", attempts))
-    if node.cordoned:
-        return NodeDecision(_entry(context, "Waiting", NODE_CORDONED, "the node is cordoned", attempts))
+    hindrance = _hindrance(node)
+    if hindrance is not None:
+        return NodeDecision(_entry(context, "Waiting", *hindrance, attempts))
     return NodeDecision(_entry(context, "Waiting", QUEUED, "", attempts), wants_job=attempts)
+
+
+def _hindrance(node: Node) -> tuple[str, str] | None:
+    """Reason and words of why a node takes no new pods for a while: what it began may wait for that, and is no failure."""
+    if node.cordoned:
+        return NODE_CORDONED, "the node is cordoned"
+    return (NODE_UNDER_PRESSURE, f"the node has the taint {node.pressure}") if node.pressure else None
 
 
 def _refused(context: NodeContext, attempt: int) -> NodeDecision:

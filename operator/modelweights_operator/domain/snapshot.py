@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from modelweights_operator.api.v1alpha1 import Spec, Status
 from modelweights_operator.domain import names
@@ -17,6 +17,12 @@ class Taint:
     key: str
     value: str
     effect: str
+
+
+_PRESSURES: Final = frozenset(
+    f"node.kubernetes.io/{each}" for each in ("memory-pressure", "disk-pressure", "pid-pressure")
+)
+"""Taints of a node whose kubelet evicts pods and lets hardly any in."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,11 @@ class Node:
     cordoned: bool = False
     memory_bytes: int = 0
     """Its capacity, 0 when it says none."""
+
+    @cached_property
+    def pressure(self) -> str:
+        """The taint by which its kubelet says that it runs out of something, "" for none."""
+        return next((taint.key for taint in self.taints if taint.key in _PRESSURES), "")
 
     @cached_property
     def staged(self) -> Mapping[str, Mapping[str, str]]:

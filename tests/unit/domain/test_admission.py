@@ -7,7 +7,7 @@ import pytest
 from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import failures, names
 from modelweights_operator.domain.plan import Plan
-from modelweights_operator.domain.snapshot import ContainerState, Fetch, FetchSettings
+from modelweights_operator.domain.snapshot import ContainerState, Fetch, FetchSettings, Taint
 from tests.unit.domain.plans import A, B, C, job_nodes, plan_of, reasons, with_spec
 from tests.unit.domain.samples import (
     COMMIT_A,
@@ -111,6 +111,15 @@ def test_a_drained_node_takes_no_place_and_one_that_is_only_cordoned_does() -> N
     assert job_nodes(plan_of(with_spec(spec, cordoned, B, jobs=(job,)))) == ["node-b"]
     running = replace(job, pods=(make_pod(ContainerState("prefetch")),))
     assert job_nodes(plan_of(with_spec(spec, cordoned, B, jobs=(running,)))) == []
+
+
+def test_a_node_under_pressure_takes_no_place_unless_its_staging_runs() -> None:
+    spec = make_spec(placement={"maxConcurrentNodes": 1})
+    starved = replace(A, taints=(Taint("node.kubernetes.io/disk-pressure", "", "NoSchedule"),))
+    job = make_job(A, spec, pods=(make_pod(scheduled=False, phase="Pending", message="untolerated taint"),))
+    assert job_nodes(plan_of(with_spec(spec, starved, B, jobs=(job,)))) == ["node-b"]
+    running = replace(job, pods=(make_pod(ContainerState("prefetch")),))
+    assert job_nodes(plan_of(with_spec(spec, starved, B, jobs=(running,)))) == []
 
 
 # --- failures of a fetch ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from modelweights_operator.api.v1alpha1 import NodeStatus
 from modelweights_operator.domain import failures, names, policies
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.policies import NodeContext, NodeDecision
-from modelweights_operator.domain.snapshot import ContainerState, Node, StagingJob
+from modelweights_operator.domain.snapshot import ContainerState, Node, StagingJob, Taint
 from tests.unit.domain.samples import (
     DIGEST_A,
     DIGEST_B,
@@ -31,6 +31,7 @@ from tests.unit.domain.samples import (
 )
 
 NODE = make_node()
+STARVED = make_node(taints=(Taint("node.kubernetes.io/memory-pressure", "", "NoSchedule"),))
 OTHER_SPEC = make_spec(prefetch={"numThreads": 99})
 RUNNING = make_pod(ContainerState("prefetch"))
 UNPULLED = make_pod(ContainerState("prefetch", image="loader:0", waiting_reason="ImagePullBackOff"))
@@ -109,6 +110,7 @@ ROWS = {
     "a new node wants a Job": Row(waiting("Queued", wants_job=0)),
     "a node that isn't ready waits": Row(waiting("NodeNotReady"), node=make_node(ready=False)),
     "a cordoned node waits": Row(waiting("NodeCordoned"), node=make_node(cordoned=True)),
+    "a node under pressure waits": Row(waiting("NodeUnderPressure"), node=STARVED),
     "a suspended object starts nothing": Row(waiting("Suspended"), suspended=True),
     "a Job removed by someone is made anew": Row(
         waiting("Queued", wants_job=2, attempts=2), entry=make_entry(state="Staging", attempts=2)
@@ -187,6 +189,12 @@ ROWS = {
     ),
     "what a drained node began waits for its return": Row(
         waiting("NodeCordoned", active=True), jobs=(make_job(pods=(PENDING,)),), node=make_node(cordoned=True)
+    ),
+    "what was evicted waits for the end of the pressure": Row(
+        waiting("NodeUnderPressure", active=True), jobs=(make_job(pods=(EVICTED, PENDING)),), node=STARVED
+    ),
+    "what runs on a node under pressure goes on": Row(
+        Expected("Staging", "Prefetching", active=True, again=30.0), jobs=(make_job(pods=(RUNNING,)),), node=STARVED
     ),
     "what runs on a cordoned node goes on": Row(
         Expected("Staging", "Prefetching", active=True, again=30.0),
@@ -283,6 +291,9 @@ ROWS = {
     "after a failure a cordoned node waits": Row(
         waiting("NodeCordoned", attempts=1), failed_entry(11), node=make_node(cordoned=True)
     ),
+    "after a failure a node under pressure waits": Row(
+        waiting("NodeUnderPressure", attempts=1), failed_entry(11), node=STARVED
+    ),
     "a failed node of a suspended object rests, and nobody looks each second": Row(
         Expected("Failed", "Unreachable", attempts=1), failed_entry(11), suspended=True
     ),
@@ -306,6 +317,11 @@ ROWS = {
         Expected("Failed", "DigestMismatch"),
         make_entry(**MISMATCH, last_transition_time=rfc3339(ago(601))),
         suspended=True,
+    ),
+    "not while its node is under pressure": Row(
+        Expected("Failed", "DigestMismatch"),
+        make_entry(**MISMATCH, last_transition_time=rfc3339(ago(601))),
+        node=STARVED,
     ),
     "not while its node is cordoned": Row(
         Expected("Failed", "DigestMismatch"),
@@ -398,7 +414,7 @@ def test_the_back_off_runs_from_the_end_of_the_job_and_not_from_when_it_was_seen
 
 nodes = st.builds(
     make_node, st.just("node-a"), boot_id=st.sampled_from(["boot-node-a", "boot-2"]),
-    ready=st.booleans(), cordoned=st.booleans(),
+    ready=st.booleans(), cordoned=st.booleans(), taints=st.sampled_from([(), STARVED.taints]),
 )  # fmt: skip
 some_jobs = st.lists(
     st.builds(
@@ -433,6 +449,7 @@ def test_never_two_jobs_for_a_node_at_once(
         assert not jobs
         assert node.ready
         assert not node.cordoned
+        assert not node.pressure
         assert not suspended
     gone = {*found.delete_jobs, *found.finished_jobs}
     staying = [job for job in jobs if job.name not in gone and not job.deleting]

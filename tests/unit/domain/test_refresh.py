@@ -13,7 +13,7 @@ from modelweights_operator.domain import gate, names, policies, refresh
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.plan import Plan, make_plan
 from modelweights_operator.domain.required import staged_model
-from modelweights_operator.domain.snapshot import ContainerState, Node, Resident, Snapshot, StagingJob
+from modelweights_operator.domain.snapshot import ContainerState, Node, Resident, Snapshot, StagingJob, Taint
 from tests.unit.domain.plans import LABEL, OURS, A, B, C, is_true, job_nodes, message, plan_of, reasons, states
 from tests.unit.domain.samples import (
     COMMIT_A,
@@ -167,9 +167,10 @@ def test_the_nodes_times_are_spread_over_the_interval() -> None:
     [
         (replace(A, ready=False), HOURLY),
         (replace(A, cordoned=True), HOURLY),
+        (replace(A, taints=(Taint("node.kubernetes.io/memory-pressure", "", "NoSchedule"),)), HOURLY),
         (A, make_spec(prefetch={"refreshIntervalSeconds": INTERVAL}, suspend=True)),
     ],
-    ids=["not ready", "cordoned", "suspended"],
+    ids=["not ready", "cordoned", "under pressure", "suspended"],
 )
 def test_nothing_is_begun_where_nothing_is_staged_either(node: Node, spec: api.Spec) -> None:
     plan = plan_of(snapshot({"node-a": entry()}, spec=spec, nodes=[node]))
