@@ -171,7 +171,9 @@ def make_tables(result: dict[str, Any]) -> dict[str, str]:
                 f"{kind}: memory, MiB", max(column(kind, "loader", "max_rss_bytes", MIB)), 256, at_most=True, digits=0
             )
         )
-    saved = ratio(column("large", "rclone proven", "seconds"), column("large", "loader", "seconds"))
-    goals.append(verdict("large: throughput over rclone, proven as ours is", saved, 1))
+        saved = ratio(column(kind, "rclone proven", "seconds"), column(kind, "loader", "seconds"))
+        goals.append(verdict(f"{kind}: throughput over rclone, proven as ours is", saved, 1))
+        cheaper = ratio(column(kind, "loader", "cpu_seconds"), column(kind, "rclone proven", "cpu_seconds"))
+        goals.append(verdict(f"{kind}: CPU seconds over rclone, proven as ours is", cheaper, 1, at_most=True))
     head = ("what", "whole process, s", "CPU s", "peak anonymous memory, MiB", "largest RSS, MiB")
     return {"fetch main": make_table(head, rows), "fetch goals": make_table(GOALS_HEAD, goals)}
