@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from modelweights_operator.domain import cleanup, names, retention
+from modelweights_operator.domain import cleanup, convert, names, retention
 from modelweights_operator.domain.cleanup import Cleanup
 from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target
 from modelweights_operator.domain.events import Event
@@ -18,7 +18,7 @@ from modelweights_operator.domain.retention import World
 from modelweights_operator.domain.room import Rooms
 from modelweights_operator.domain.snapshot import Policy, Snapshot, StagingPod
 from modelweights_operator.domain.usage import PodUse
-from modelweights_operator.kube import apply, cleaning, convert, paths
+from modelweights_operator.kube import apply, cleaning, paths
 from modelweights_operator.kube.client import Api, Json
 from modelweights_operator.kube.informer import Informer, Item
 

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from modelweights_operator import errors
-from modelweights_operator.domain import access, gate, groups, required
+from modelweights_operator.domain import access, convert, gate, groups, required
 from modelweights_operator.domain.access import NamespaceLabels
 from modelweights_operator.domain.events import Event
 from modelweights_operator.domain.gate import GatedPod, Lift, Requirement, StagedModel, Verdict
 from modelweights_operator.domain.snapshot import Node
-from modelweights_operator.kube import apply, convert, items, paths
+from modelweights_operator.kube import apply, items, paths
 from modelweights_operator.kube.client import Api
 from modelweights_operator.kube.informer import Informer, Item
 from modelweights_operator.kube.queue import WorkQueue

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from modelweights_operator.domain import gate, names
-from modelweights_operator.kube import convert
+from modelweights_operator.domain import convert, gate, names
 from tests.cluster.api import ApiServer
 from tests.integration.client import Kube, core_path, model_path
 from tests.integration.conftest import SYSTEM, render

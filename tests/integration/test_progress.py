@@ -14,8 +14,8 @@ import pytest
 from kubernetes.aio import client as aio_client
 from kubernetes.aio import config as aio_config
 
+from modelweights_operator.domain import convert
 from modelweights_operator.domain.snapshot import StagingJob
-from modelweights_operator.kube import convert
 from modelweights_operator.kube.client import Api
 from modelweights_operator.kube.progress import ProgressReader
 from tests.cluster.api import ApiServer

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 from modelweights_operator import errors
-from modelweights_operator.domain import names, reports
+from modelweights_operator.domain import convert, names, reports
 from modelweights_operator.domain.cleanup_jobs import CleanupJob
 from modelweights_operator.domain.pods import Manifest
 from modelweights_operator.domain.snapshot import Owner, StagingPod
 from modelweights_operator.domain.usage import PodUse
-from modelweights_operator.kube import convert, paths
+from modelweights_operator.kube import paths
 from modelweights_operator.kube.client import Api, Json
 
 PAGE: Final = "500"

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from modelweights_operator import errors
-from modelweights_operator.domain import failures, steps
+from modelweights_operator.domain import convert, failures, steps
 from modelweights_operator.domain.snapshot import (
     EngineConfigMap,
     Fetch,
@@ -21,7 +21,7 @@ from modelweights_operator.domain.snapshot import (
     StagingJob,
     StagingPod,
 )
-from modelweights_operator.kube import convert, paths
+from modelweights_operator.kube import paths
 from modelweights_operator.kube.client import Api
 from modelweights_operator.kube.informer import Informer
 

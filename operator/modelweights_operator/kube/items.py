@@ -1,9 +1,8 @@
 """API objects as the informers keep them: what of them is known, and by what they are grouped. Called by the reconciler."""
 
-from modelweights_operator.domain import gate
+from modelweights_operator.domain import convert, gate
 from modelweights_operator.domain.access import NamespaceLabels
 from modelweights_operator.domain.snapshot import Node, StagingJob, StagingPod
-from modelweights_operator.kube import convert
 from modelweights_operator.kube.client import Json
 from modelweights_operator.kube.informer import Item
 

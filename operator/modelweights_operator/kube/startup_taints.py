@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from modelweights_operator import errors
-from modelweights_operator.domain import placement, startup_taint
+from modelweights_operator.domain import convert, placement, startup_taint
 from modelweights_operator.domain.events import Event
 from modelweights_operator.domain.snapshot import Node
 from modelweights_operator.domain.startup_taint import Selector
-from modelweights_operator.kube import apply, convert, paths
+from modelweights_operator.kube import apply, paths
 from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
 from modelweights_operator.kube.queue import WorkQueue
 

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from modelweights_operator.api.v1alpha1 import Status
+from modelweights_operator.domain import convert
 from modelweights_operator.domain.gate import GatedPod, Group
 from modelweights_operator.domain.groups import Started
 from modelweights_operator.domain.snapshot import ContainerState, EngineConfigMap, Node, StagingJob, StagingPod, Taint
 from modelweights_operator.domain.usage import PodUse
-from modelweights_operator.kube import cleaning, convert
+from modelweights_operator.kube import cleaning
 
 Json = dict[str, Any]
 CREATED = "2026-03-01T12:00:00Z"

@@ -1,4 +1,4 @@
-"""API objects (JSON) to the frozen values that the domain knows. Called by the informers and `gather`."""
+"""API objects (JSON) to the frozen values that the domain knows. Called by the informers, `gather` and `kubectl modelweights`; pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,8 @@ from modelweights_operator.domain.snapshot import (
     StagingPod,
     Taint,
 )
-from modelweights_operator.kube.client import Json
+
+Json = dict[str, Any]
 
 _ROUND = re.compile(r"[0-9]{1,9}", re.ASCII)
 _RETRY_LENGTH = 256
