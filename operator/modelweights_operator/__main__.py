@@ -92,7 +92,7 @@ async def _lead(duty: Duty, settings: Settings, health: Health, stop: asyncio.Ev
     # Before kopf's tasks, since kopf ends in the end all that were made after its own: the Lease is renewed for longer.
     keeping = asyncio.create_task(duty.keep(), name="lease")
     async with await Api.connect(Fence(duty.may_write)) as api:
-        memo = kopf.Memo(api=api, settings=settings, health=health)
+        memo = kopf.Memo(api=api, settings=settings, health=health, stop=stop)
         acting = asyncio.create_task(
             kopf.operator(
                 registry=kopf.get_default_registry(), standalone=True, clusterwide=True, stop_flag=stop, memo=memo

@@ -1,6 +1,7 @@
 """kopf's handlers: they only pass on what happened. Registered when `__main__` imports this, run once it leads.
 
-`__main__` gives them, in the memo: `settings`; `api`, the connection whose writes end with the lead; and `health`.
+`__main__` gives them, in the memo: `settings`; `api`, the connection whose writes end with the lead; `health`; and `stop`, kopf's
+flag to stop.
 
 All are event handlers: these put no finalizer and no annotation on anything, and what is done depends on the state that is
 found, never on the difference that an event brought.
@@ -81,6 +82,8 @@ async def stop(memo: kopf.Memo, **_: Any) -> None:
     """Finish what is at hand."""
     if "reconciler" in memo:
         await memo.reconciler.close()
+    # kopf was stopped by a signal, which it takes itself; and its own task that waits for this flag is given five seconds to end.
+    memo.stop.set()
 
 
 @kopf.on.event(GROUP, VERSION, PLURAL)
