@@ -17,6 +17,8 @@ MAX_QUICK_ATTEMPTS: Final = 5
 OUT_OF_MEMORY: Final = "OOMKilled"
 """As the kubelet says it. A step that anything else killed has the same exit code, 137, and is tried again soon."""
 _KILLED_EXIT_CODE: Final = 137
+_ENDED_FROM_OUTSIDE: Final = frozenset({_KILLED_EXIT_CODE, 143})
+"""By SIGKILL or SIGTERM: where the kubelet says of the pod why, as of one that it lets in no more, that tells more."""
 _EVICTED: Final = "Evicted"
 
 SOURCE_CHANGED: Final = "SourceChanged"
@@ -156,7 +158,7 @@ def describe(job: StagingJob, text: str) -> Failure:
             "a LimitRange of the namespace sets",
             _KILLED_EXIT_CODE,
         )
-    if failed is not None:
+    if failed is not None and not (failed.exit_code in _ENDED_FROM_OUTSIDE and any(pod.reason for pod in job.pods)):
         tail = " ".join(reports.plain(failed.message).split())[-400:] or "no output"
         return Failure("StepFailed", f"step {failed.name} ended with {failed.exit_code}: {tail}", failed.exit_code or 0)
     for pod in job.pods:

@@ -59,6 +59,8 @@ EVICTED = make_pod(phase="Failed", reason="Evicted", message="the node was low o
         ([make_pod(ended(139))], {}, Failure("StepFailed", "step validate ended with 139: no output", 139)),
         ([EVICTED], {}, Failure("Evicted", "the node was low on memory", 10)),
         ([make_pod(reason="Evicted", name="p")], {}, Failure("Evicted", "pod p failed", 10)),
+        ([make_pod(ended(137), reason="OutOfmemory", message="low")], {}, Failure("OutOfmemory", "low", 10)),
+        ([make_pod(ended(1), reason="OutOfmemory")], {}, Failure("StepFailed", "step validate ended with 1: no output", 1)),
         ([], {"failure_reason": "PodFailurePolicy", "failure_message": "rule 1"}, Failure("PodFailurePolicy", "rule 1", 10)),
         ([], {"name": "j"}, Failure("JobFailed", "Job j failed", 10)),
         ([make_pod(ended(0), ended(40, message=failure_text("NoRoom", 40, "full")))], {}, Failure("NoRoom", "full", 40)),
