@@ -15,7 +15,7 @@ from tests.cluster.build import ensure_program
 from tests.cluster.commands import run
 from tests.cluster.control import order
 from tests.cluster.errors import ClusterError, CommandError
-from tests.cluster.nodes import new_boot_id, register_with_taints
+from tests.cluster.nodes import new_boot_id, register_with_taints, set_soft_eviction
 from tests.cluster.paths import InstancePaths
 from tests.cluster.registry_push import is_oci_archive, push_archive
 from tests.cluster.state import State
@@ -156,6 +156,9 @@ class Embedded:
         register_with_taints(self.paths.node(node), [*node_spec(node).taints, *taints])
         started = dt.datetime.now(dt.UTC)
         order(self.paths, "start", node_spec(node).name)
+        self._await_node(node, started, timeout)
+
+    def _await_node(self, node: str, started: dt.datetime, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         missing = "its lease"
         while time.monotonic() < deadline:
@@ -179,6 +182,13 @@ class Embedded:
             self._renew_boot_id(node)
         self.start_node(node)
 
+    def set_memory_pressure(self, node: str, *, on: bool) -> None:
+        set_soft_eviction(self.paths.node(node), on=on)
+        started = dt.datetime.now(dt.UTC)
+        # The node's init starts it again.
+        self.node_exec(node, ["sh", "-c", 'kill "$(pgrep -o -x kubelet)"'])
+        self._await_node(node, started, 60)
+
     def _renew_boot_id(self, node: str) -> None:
         new_boot_id(self.paths.node(node))
 
@@ -190,7 +200,10 @@ class Embedded:
         status = json.loads(self.kubectl("get", "node", node, "--output=json"))["status"]
         if status["nodeInfo"]["bootID"] != (self.paths.node(node) / "boot-id").read_text().strip():
             return "its boot ID"
-        if not any(each["type"] == "Ready" and each["status"] == "True" for each in status["conditions"]):
+        ready = next((each for each in status["conditions"] if each["type"] == "Ready"), {"status": ""})
+        # Times of conditions are whole seconds.
+        heard = dt.datetime.fromisoformat(ready["lastHeartbeatTime"]) if ready["status"] == "True" else None
+        if heard is None or heard < started.replace(microsecond=0):
             return "condition Ready"
         if status["allocatable"].get(GPU_RESOURCE, "0") != str(node_spec(node).gpus):
             return GPU_RESOURCE

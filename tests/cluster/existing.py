@@ -141,3 +141,6 @@ class Existing(KubernetesCommands):
 
     def restart_node(self, node: str, *, new_boot_id: bool = True, drop_caches: bool = True) -> None:
         raise ClusterError(f"provider kubeconfig does not restart nodes ({node}, {new_boot_id}, {drop_caches})")
+
+    def set_memory_pressure(self, node: str, *, on: bool) -> None:
+        raise ClusterError(f"provider kubeconfig does not change kubelets ({node}, {on})")

@@ -199,3 +199,6 @@ class Kind(KubernetesCommands):
                 ]
             )
         self.start_node(node)
+
+    def set_memory_pressure(self, node: str, *, on: bool) -> None:
+        raise ClusterError(f"provider kind does not change kubelets ({node}, {on})")

@@ -35,6 +35,12 @@ _ETC = "/etc/modelweights-node"
 _BIN = "/opt/modelweights/bin"
 _LOGS = "/var/log/modelweights"
 _CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+_SHORT_OF_MEMORY = {
+    # 100 % would be taken for no threshold at all.
+    "evictionSoft": {"memory.available": "99%"},
+    "evictionSoftGracePeriod": {"memory.available": "1s"},
+    "evictionMaxPodGracePeriod": 1,
+}
 
 _CONTAINERD_CONFIG = f"""\
 version = 3
@@ -244,3 +250,13 @@ def register_with_taints(folder: Path, taints: Sequence[Mapping[str, str]]) -> N
     path = folder / "kubelet.yaml"
     config = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump({**config, "registerWithTaints": [dict(taint) for taint in taints]}))
+
+
+def set_soft_eviction(folder: Path, *, on: bool) -> None:
+    """Write into a node's folder whether its kubelet takes memory to be short whatever is free.
+
+    A soft threshold: a hard one would be taken off what pods may request, and no pod that requests any could run.
+    """
+    path = folder / "kubelet.yaml"
+    config = {key: value for key, value in yaml.safe_load(path.read_text()).items() if key not in _SHORT_OF_MEMORY}
+    path.write_text(yaml.safe_dump({**config, **(_SHORT_OF_MEMORY if on else {})}))

@@ -85,6 +85,12 @@ class Cluster(Protocol):
             taints: beside its own, with which it joins; one that wasn't deleted keeps those that it has.
         """
 
+    def set_memory_pressure(self, node: str, *, on: bool) -> None:
+        """Have a node's kubelet evict pods because of memory, or no more; it is started anew, all other processes go on.
+
+        It gets a soft threshold above what is free, so that it acts as on a node that is starved.
+        """
+
     def restart_node(self, node: str, *, new_boot_id: bool = True, drop_caches: bool = True) -> None:
         """Reboot a node and wait until it is Ready.
 
