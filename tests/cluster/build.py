@@ -54,9 +54,11 @@ PROGRAMS = {
         Program("kind", "kind", "sigs.k8s.io/kind"),
         Program("versitygw", "versitygw", "github.com/versity/versitygw/cmd/versitygw"),
         Program("fake-gcs-server", "fakegcs", "github.com/fsouza/fake-gcs-server"),
+        Program("leader-worker-set", "lws", "sigs.k8s.io/lws/cmd"),
     )
 }
-EMBEDDED_PROGRAMS = tuple(name for name in PROGRAMS if name not in {"kind", "versitygw", "fake-gcs-server"})
+_OF_SINGLE_TESTS = frozenset({"kind", "versitygw", "fake-gcs-server", "leader-worker-set"})
+EMBEDDED_PROGRAMS = tuple(name for name in PROGRAMS if name not in _OF_SINGLE_TESTS)
 API_PROGRAMS = ("init", "kubernetes")
 
 
