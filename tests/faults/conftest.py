@@ -7,5 +7,6 @@ from tests.e2e.conftest import (
     site,
 )
 from tests.e2e.test_claim import restricted
+from tests.e2e.test_room import sources
 
-__all__ = ["cluster", "make_namespace", "module_namespace", "restricted", "site"]
+__all__ = ["cluster", "make_namespace", "module_namespace", "restricted", "site", "sources"]
