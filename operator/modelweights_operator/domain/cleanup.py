@@ -4,7 +4,7 @@
     object deleted, policy Delete --> staging Jobs end --no pod uses it--> cleanup Job per node --> the finalizer goes
 
 Only what `fetch` made ever goes. A staging and a cleanup of one object never run on one node at the same time: each
-waits for the other. The deletion of an object never waits for ever: not for a node that is gone, for one that isn't ready
+waits for the other. The deletion of an object never waits for ever: not for a node that is gone, for one that takes no pods
 or files that are in use only a while, and for a Job that fails only some rounds.
 """
 
@@ -19,7 +19,7 @@ from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target, cleanu
 from modelweights_operator.domain.conditions import list_some
 from modelweights_operator.domain.pods import Manifest
 from modelweights_operator.domain.retention import World, classes, wanted
-from modelweights_operator.domain.snapshot import Owner
+from modelweights_operator.domain.snapshot import Node, Owner
 from modelweights_operator.domain.usage import PodUse, users
 
 MAX_ROUNDS: Final = 5
@@ -33,7 +33,7 @@ USE_SECONDS: Final = 60.0
 LABEL_SECONDS: Final = 2.0
 """From a node label's end to the Job: the scheduler has heard of it by then, and pods that it bound before are seen."""
 DELETION_WAITS: Final = timedelta(minutes=5)
-"""So long a deletion waits for nodes that aren't ready, pods that use the files, and Jobs whose pod doesn't start."""
+"""So long a deletion waits for nodes that take no pods, pods that use the files, and Jobs whose pod doesn't start."""
 DELETION_ENDS: Final = timedelta(minutes=30)
 """And so long for Jobs that run."""
 
@@ -203,7 +203,7 @@ def _superseded(world: World, targets: tuple[Target, ...], usage: Usage, now: da
     for target in without_given_up(world, targets):
         entry = world.owner.status.nodes[target.node.name]
         digests = target.digests - plan.cleaned.get(target.node.name, set())
-        if digests and not plan.is_busy(target) and entry.state != "Staging" and target.node.ready:
+        if digests and not plan.is_busy(target) and entry.state != "Staging" and not _takes_no_pods(target.node):
             _remove_unused(plan, Target(target.node, target.where, digests), usage)
     return plan.result()
 
@@ -395,12 +395,19 @@ def _hindrance(world: World, plan: _Plan, target: Target, usage: Usage) -> str |
     name = target.node.name
     if any(job.node_name == name for job in world.staging):
         return "a staging doesn't end"
-    if not target.node.ready:
-        return "the node isn't ready"
+    if why := _takes_no_pods(target.node):
+        return why
     if name not in usage:
         return ""
     used = plan.used(target, "", usage)
     return f"used by {list_some(used)}" if used else None
+
+
+def _takes_no_pods(node: Node) -> str:
+    """Why no Job would run on a node now, "" where one may: it would use up its rounds for nothing."""
+    if not node.ready:
+        return "the node isn't ready"
+    return f"the node has the taint {node.pressure}" if node.pressure else ""
 
 
 def _late(over: object, why: str) -> str | None:

@@ -12,7 +12,7 @@ from modelweights_operator.domain.cleanup import Cleanup
 from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target, cleanup_job
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.retention import World
-from modelweights_operator.domain.snapshot import Node, Owner, Reader, StorageClass
+from modelweights_operator.domain.snapshot import Node, Owner, Reader, StorageClass, Taint
 from modelweights_operator.domain.usage import PodUse, users
 from tests.unit.domain.samples import (
     DIGEST_A,
@@ -200,8 +200,10 @@ def test_which_pods_ask_for_a_revision(require: str, asks: bool) -> None:  # noq
 
 # --- one node ---------------------------------------------------------------------------------------------------------
 
+STARVED = replace(NODE, taints=(Taint("node.kubernetes.io/disk-pressure", "", "NoSchedule"),))
 WAITS = {
     "a node that isn't ready": {"nodes": (replace(NODE, ready=False),)},
+    "a node whose kubelet lets no pod in": {"nodes": (STARVED,)},
     "a node that is gone": {"nodes": ()},
     "a staging on it": {"staging": (make_job(spec=make_fetch_spec()),)},
     "a cleanup that runs there": {"jobs": (job(DIGEST_A),)},
@@ -465,6 +467,7 @@ def test_a_deletion_ends_at_once_when(given: World, reasons: list[str]) -> None:
 
 AFTER_A_WHILE = {
     "a node that isn't ready": ({"nodes": (replace(NODE, ready=False),)}, 300),
+    "a node whose kubelet lets no pod in": ({"nodes": (STARVED,)}, 300),
     "a pod that uses it": ({"pods": (pod(host_paths=("/data",)),)}, 300),
     "a staging that doesn't end": ({"staging": (make_job(spec=DELETE, deleting=True),)}, 300),
     "a pod that doesn't start": ({"jobs": (job(),)}, 300),
