@@ -32,15 +32,15 @@ needs-cluster:
 demo: needs-cluster setup ## a real cluster, the operator, a real checkpoint to Ready, and a pod that starts after
 	@$(PYTHON) -m tests.demo up
 
-# Those on real kubelets mostly wait for them, and some of the others wait too, so they run beside each other, in more
-# processes than small machines have cores; both go on to their end if one fails.
+# Those on real kubelets mostly wait for them, and those of integration for the operator, so they run beside each other, in more
+# processes than small machines have cores; the unit tests, which work all the time, come last. Both go on to their end if one fails.
 test: needs-cluster setup ## everything: lint, types, unit, integration, end to end
 	@$(MAKE) --no-print-directory --jobs=2 test-here test-on-cluster
 
 .PHONY: test-here test-on-cluster
 test-here:
-	@$(MAKE) --no-print-directory unit 2>&1 | sed -u 's/^/unit        | /'
 	@$(MAKE) --no-print-directory integration 2>&1 | sed -u 's/^/integration | /'
+	@$(MAKE) --no-print-directory unit 2>&1 | sed -u 's/^/unit        | /'
 
 test-on-cluster:
 	@$(MAKE) --no-print-directory lint 2>&1 | sed -u 's/^/lint        | /'
@@ -57,8 +57,10 @@ lint: setup ## style, types, borders between packages, generated files, scripts,
 	.venv/bin/hadolint Dockerfile
 	$(CLUSTER) helm lint --strict --quiet charts/modelweights-operator
 
+# The loader's own processes write no bytecode here: without torch's, each of them would compile it anew, for seconds.
 unit: setup ## tests without a cluster
 	@$(PYTHON) -m tests.engines fetch
+	@$(PYTHON) -c 'import fastsafetensors, torch'
 	$(PYTEST) tests/unit --numprocesses=2 --dist=loadfile
 
 fuzz: setup ## look for bytes that the header reader calls good and safetensors bad (FUZZ_SECONDS=600)
