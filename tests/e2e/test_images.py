@@ -1,6 +1,6 @@
 """What the images promise: size, user, nothing extra, the code in the last layer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -10,8 +10,10 @@ from tests.images.inputs import Target
 
 
 @pytest.fixture(scope="module")
-def images() -> Mapping[Target, ImageRef]:
-    return build_images()
+def images() -> Iterator[Mapping[Target, ImageRef]]:
+    built = build_images()
+    with checks.kept_unpacked(built):
+        yield built
 
 
 @pytest.mark.parametrize("check", checks.ALL, ids=lambda check: check.__name__)

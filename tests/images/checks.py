@@ -11,7 +11,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,9 +169,26 @@ ALL: Sequence[Callable[[Images], str | None]] = (
 )
 
 
+_open: dict[str, Path] = {}
+"""Images that stay unpacked, by name."""
+
+
+@contextmanager
+def kept_unpacked(images: Images) -> Iterator[None]:
+    """Unpack the images once for all checks within."""
+    with ExitStack() as stack:
+        for image in images.values():
+            _open[image.name] = stack.enter_context(unpacked(image))
+            stack.callback(_open.pop, image.name)
+        yield
+
+
 @contextmanager
 def unpacked(image: ImageRef) -> Iterator[Path]:
     """Give the image's files as a folder; reading only."""
+    if image.name in _open:
+        yield _open[image.name]
+        return
     engine = image.engine
     if isinstance(engine, Buildah):
         with working_container(engine, image.name) as container:
