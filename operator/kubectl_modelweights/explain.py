@@ -133,10 +133,15 @@ def _node_causes(found: Surroundings, told: set[str]) -> list[Cause]:
         reason = entry.get("reason") or entry["state"]
         if reason in _FOLLOW and told & {reason, "CanaryFailed"}:
             continue
-        pattern = _NUMBERS.sub("#", str(entry.get("message") or "").replace(name, ""))
+        pattern = _NUMBERS.sub("#", _without(name, str(entry.get("message") or "")))
         alike.setdefault((entry["state"], reason, pattern), []).append(name)
     groups = sorted(alike.items(), key=lambda each: (_rank(each[0][0]), -len(each[1]), each[1]))
     return [_node_cause(found, state, reason, names, entries) for (state, reason, _), names in groups]
+
+
+def _without(name: str, message: str) -> str:
+    """A message without the node's name, where that stands for itself."""
+    return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", "", message)
 
 
 def _rank(state: str) -> int:
@@ -217,7 +222,7 @@ def _events(found: Surroundings, said: str) -> list[str]:
 
 def _repeats(message: str, said: str) -> bool:
     # The operator's events begin with the node's name.
-    return message in said or message.partition(": ")[2] in said
+    return message in said or (message.partition(": ")[2] or message) in said
 
 
 def _moment(event: Json) -> str:
