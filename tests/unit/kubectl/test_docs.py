@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+
 from kubectl_modelweights import completion, options
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -20,7 +21,9 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("command", commands())
 def test_a_shown_command_is_taken(command: str) -> None:
     parser = options.make_parser()
-    arguments = parser.parse_args(shlex.split(command, comments=True)[2:])
+    # What follows belongs to the shell.
+    words = re.split(r" (?:>|\|\|) ", command)[0]
+    arguments = parser.parse_args(shlex.split(words, comments=True)[2:])
     options.check(parser, arguments)
 
 
