@@ -186,7 +186,7 @@ class Embedded:
         set_soft_eviction(self.paths.node(node), on=on)
         started = dt.datetime.now(dt.UTC)
         # The node's init starts it again.
-        self.node_exec(node, ["sh", "-c", 'kill "$(pgrep -o -x kubelet)"'])
+        self.node_exec(node, ["pkill", "-o", "-x", "kubelet"], check=False)
         self._await_node(node, started, 60)
 
     def _renew_boot_id(self, node: str) -> None:

@@ -156,6 +156,8 @@ class NodeFiles:
             # The disk is as full as the host's: never collect the images that a test loaded.
             "imageGCHighThresholdPercent": 100,
             "evictionHard": {"memory.available": "64Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            # A node whose pressure has ended is given pods again; the default is five minutes.
+            "evictionPressureTransitionPeriod": "10s",
             "nodeStatusUpdateFrequency": "4s",
             "nodeLeaseDurationSeconds": 16,
             "maxPods": 200,
