@@ -5,6 +5,7 @@ kubectl --changes--> a thread --> the objects by name --> drawn by the main thre
 
 import contextlib
 import queue
+import signal
 import threading
 from collections.abc import Callable
 from typing import TextIO
@@ -87,6 +88,9 @@ def watch(
         answer: Makes the answer of the objects.
         stream: Where to.
     """
+    # A terminal that is closed, or a polite kill, ends it as Ctrl-C does: no kubectl stays behind.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     feed = _Feed(client, (RESOURCE, *words))
     objects: dict[str, Json] = {}
     try:

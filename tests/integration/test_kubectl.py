@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
 import termios
@@ -179,10 +178,10 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         termios.tcsetwinsize(self._ours, (30, 100))
         self.before = termios.tcgetattr(self._ours)
-        self.process = subprocess.Popen(
-            argv, env={**environment, "TERM": "xterm-256color"}, stdin=theirs, stdout=theirs, stderr=theirs,
-            start_new_session=True,
-        )  # fmt: skip
+        # It is the terminal's foreground group then, as in a shell: Ctrl-C is for it.
+        argv = ["setsid", "--ctty", *argv]
+        more = {"TERM": "xterm-256color"}
+        self.process = subprocess.Popen(argv, env={**environment, **more}, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
         os.set_blocking(self._ours, False)
         self.written = ""
@@ -196,6 +195,9 @@ class Terminal:
             # Nothing more for now, or for ever.
             pass
         return self.written
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._ours, b"\x03")
 
     def settings(self) -> list[object]:
         return termios.tcgetattr(self._ours)
@@ -224,8 +226,7 @@ def test_watch_draws_bars_and_ends_with_ctrl_c(team: Team, terminal: Terminal) -
     poll("70 % is drawn", lambda: "70 %" in terminal.read())
     assert "\x1b[?25l" in terminal.written
 
-    # As the terminal's driver does it for Ctrl-C: the whole foreground group.
-    os.killpg(terminal.process.pid, signal.SIGINT)
+    terminal.press_ctrl_c()
 
     assert terminal.process.wait(timeout=10) == 130
     assert terminal.read().rfind("\x1b[?25h") > terminal.written.rfind("\x1b[?25l")
@@ -233,11 +234,12 @@ def test_watch_draws_bars_and_ends_with_ctrl_c(team: Team, terminal: Terminal) -
     assert terminal.settings() == terminal.before
 
 
-def test_watch_leaves_no_kubectl_behind(terminal: Terminal) -> None:
+def test_a_killed_watch_leaves_no_kubectl_behind(terminal: Terminal) -> None:
     poll("it draws", lambda: "40 %" in terminal.read())
     children = poll("its kubectl runs", lambda: watchers(terminal))
-    os.killpg(terminal.process.pid, signal.SIGINT)
-    terminal.process.wait(timeout=10)
+    terminal.process.terminate()
+    assert terminal.process.wait(timeout=10) == 130
+    assert terminal.read().endswith("\x1b[?25h")
     poll("they are gone", lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
 
 
