@@ -132,7 +132,7 @@ def _run_fetch(team: Team, job: Json) -> None:
 def _draw() -> None:
     model = gathered.model(Client(namespace=NAMESPACE), "llama")
     console = Console(record=True, width=120, force_terminal=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123 - for the process
-    console.print(table.renderable(status.one(model).blocks))
+    console.print(table.renderable(status.one(model).blocks, console.width))
     drawn = console.export_svg(title="kubectl modelweights status llama", unique_id="status")
     # Whoever looks at it shouldn't fetch a font from elsewhere for that.
     PICTURE.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))

@@ -52,7 +52,8 @@ def _run(arguments: Namespace) -> int:
     if arguments.output:
         sys.stdout.write(table.encode(answer.data, arguments.output) + "\n")
     elif table.draws(sys.stdout):
-        table.console(sys.stdout).print(table.renderable(answer.blocks))
+        console = table.console(sys.stdout)
+        console.print(table.renderable(answer.blocks, console.width))
     else:
         sys.stdout.write(table.plain(answer.blocks) + "\n")
     sys.stdout.flush()

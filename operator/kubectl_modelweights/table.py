@@ -19,7 +19,8 @@ BAD: Final = "bold red"
 FAINT: Final = "dim"
 
 _GAP: Final = "   "
-_BAR_WIDTH: Final = 12
+_BAR_WIDTHS: Final = ((110, 12), (80, 6))
+"""From which width of the terminal on bars are how wide; on narrower ones there is no room for any."""
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,15 @@ def console(stream: TextIO) -> "Console":
     return Console(file=stream, highlight=False, markup=False, emoji=False)
 
 
-def renderable(blocks: Sequence[Block]) -> "RenderableType":
-    """For a console of rich, of whatever width."""
+def renderable(blocks: Sequence[Block], width: int) -> "RenderableType":
+    """For a console of rich that is so many columns wide."""
     from rich.console import Group  # noqa: PLC0415 - takes its time
 
-    return Group(*map(_rich_block, blocks))
+    bar_width = next((bar for least, bar in _BAR_WIDTHS if width >= least), 0)
+    return Group(*(_rich_block(block, bar_width) for block in blocks))
 
 
-def _rich_block(block: Block) -> "RenderableType":
+def _rich_block(block: Block, bar_width: int) -> "RenderableType":
     from rich import box  # noqa: PLC0415 - takes its time
     from rich.table import Table as Grid  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -129,20 +131,20 @@ def _rich_block(block: Block) -> "RenderableType":
         grid.add_row(f"{block.label}:", Text(block.text, style=block.style))
         return grid
     drawn = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for heading in block.headings[:-1]:
-        drawn.add_column(heading, no_wrap=True, overflow="ellipsis")
-    drawn.add_column(block.headings[-1], overflow="fold")
+    # All may wrap: the widest, mostly the last, gives way first, and none vanishes.
+    for heading in block.headings:
+        drawn.add_column(heading, overflow="fold")
     for row in block.rows:
-        drawn.add_row(*map(_rich_cell, row))
+        drawn.add_row(*(_rich_cell(cell, bar_width) for cell in row))
     return drawn
 
 
-def _rich_cell(cell: Cell) -> "RenderableType":
+def _rich_cell(cell: Cell, bar_width: int) -> "RenderableType":
     from rich.text import Text  # noqa: PLC0415 - takes its time
 
-    if cell.part is None:
+    if cell.part is None or not bar_width:
         return Text(cell.text, style=cell.style)
-    filled = round(min(max(cell.part, 0.0), 1.0) * _BAR_WIDTH)
+    filled = round(min(max(cell.part, 0.0), 1.0) * bar_width)
     return Text.assemble(
-        ("━" * filled, cell.style or BUSY), ("━" * (_BAR_WIDTH - filled), "bright_black"), " ", (cell.text, cell.style)
+        ("━" * filled, cell.style or BUSY), ("━" * (bar_width - filled), "bright_black"), " ", (cell.text, cell.style)
     )

@@ -134,6 +134,6 @@ def _drawing(stream: TextIO):  # type: ignore[no-untyped-def]  # noqa: ANN202 - 
     with Live(console=table.console(stream), auto_refresh=False, vertical_overflow="ellipsis") as live:
 
         def draw(answer: Answer) -> None:
-            live.update(table.renderable(answer.blocks), refresh=True)
+            live.update(table.renderable(answer.blocks, live.console.width), refresh=True)
 
         yield draw
