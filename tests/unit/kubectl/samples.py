@@ -5,6 +5,7 @@ from typing import Any
 Json = dict[str, Any]
 
 DIGEST = "sha256:" + "a" * 64
+_SINCE: Json = {"lastTransitionTime": "2026-11-30T12:00:00Z"}
 OTHER = "sha256:" + "b" * 64
 READY: Json = {"state": "Ready", "reason": "Staged", "manifestDigest": DIGEST, "bootID": "boot", "residentBytes": 1000}
 
@@ -27,8 +28,8 @@ def model(
             "summary": {"desired": len(nodes or {}), "ready": 0, "readyRatio": f"0/{len(nodes or {})}"},
             "nodes": nodes or {},
             "conditions": [
-                {"type": "Available", "status": "True", "reason": "NodesStaged", "message": "pods may start: 1 of 1"},
-                {"type": "Ready", "status": status, "reason": reason, "message": message},
+                {"type": "Available", "status": "True", "reason": "NodesStaged", "message": "pods may start", **_SINCE},
+                {"type": "Ready", "status": status, "reason": reason, "message": message, **_SINCE},
             ],
         },
     }
