@@ -72,8 +72,9 @@ engines: setup ## compare the options that we print with the argument parsers of
 integration: setup ## tests against a real API server (etcd and kube-apiserver on loopback; no root)
 	$(PYTEST) tests/integration --numprocesses=2 --dist=loadfile
 
+# Two processes with a cluster each, where clusters are made by us (tests/e2e/conftest.py); E2E_PROCESSES=0 is one.
 e2e: needs-cluster setup ## tests on real kubelets: the operator from its image, installed by helm
-	$(PYTEST) tests/e2e
+	$(PYTEST) tests/e2e --numprocesses=$(or $(E2E_PROCESSES),auto) --dist=loadfile --no-loadscope-reorder
 
 faults: needs-cluster setup ## faults on purpose, for an hour: the operator killed at every write, a bad API server, fetches killed, nodes lost
 	$(PYTEST) tests/faults/api -rP --numprocesses=2 --dist=load
@@ -104,7 +105,7 @@ cluster-up: setup ## a cluster to play with (INSTANCE=dev)
 	$(CLUSTER) up --instance $(or $(INSTANCE),dev) --provider $(PROVIDER)
 
 cluster-down: setup ## take down the clusters of demo, cluster-up, e2e and bench, or INSTANCE=NAME
-	@for instance in $(or $(INSTANCE),demo dev e2e bench); do $(CLUSTER) down --instance $$instance; done
+	@for instance in $(or $(INSTANCE),demo dev e2e e2e-2 bench); do $(CLUSTER) down --instance $$instance; done
 
 clean: ## remove what was made in the clone; the cache outside of it stays
 	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .fuzz

@@ -1,5 +1,6 @@
 """Checks that this machine can run the embedded cluster, and installs what Debian has for it when it may."""
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -26,6 +27,8 @@ TOOLS = (
 
 WATCHES = 42
 """inotify instances that the programs of one cluster hold; the kernel's default limit is 128 for each user."""
+_WATCH_LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
+_ENOUGH_WATCHES = 1024
 
 
 def reason_against() -> str | None:
@@ -42,10 +45,19 @@ def reason_against() -> str | None:
     return None
 
 
-def _can_watch_files() -> bool:
-    """Whether the kernel gives this user as many inotify instances as a cluster takes."""
+def can_watch_files(clusters: int = 1) -> bool:
+    """Return whether so many clusters get the inotify instances that they take; the kernel's limit is raised where it lacks some."""
+    if _are_free(clusters * WATCHES):
+        return True
+    with contextlib.suppress(OSError):
+        # Until the next boot. In a container it may be read-only.
+        _WATCH_LIMIT.write_text(str(_ENOUGH_WATCHES))
+    return _are_free(clusters * WATCHES)
+
+
+def _are_free(instances: int) -> bool:
     libc = ctypes.CDLL(None)
-    taken = [libc.inotify_init1(os.O_CLOEXEC) for _ in range(WATCHES)]
+    taken = [libc.inotify_init1(os.O_CLOEXEC) for _ in range(instances)]
     for descriptor in taken:
         if descriptor >= 0:
             os.close(descriptor)
@@ -57,7 +69,7 @@ def ensure_requirements() -> None:
     reason = reason_against()
     if reason:
         raise MissingToolError(reason)
-    if not _can_watch_files():
+    if not can_watch_files():
         raise MissingToolError(
             f"of the machine's inotify instances fewer than {WATCHES} are free, so kubelet and containerd couldn't start: "
             "take down other clusters, or raise the limit by `sysctl fs.inotify.max_user_instances=1024`"

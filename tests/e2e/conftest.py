@@ -1,7 +1,9 @@
 """The cluster with images, chart and checkpoints for the whole session; each test has a namespace of its own.
 
-`MODELWEIGHTS_KEEP_CLUSTER=1` leaves the cluster up for a look at it: `python -m tests.cluster --instance e2e kubectl …`.
-`MODELWEIGHTS_E2E_INSTANCE` gives it another name than e2e, so that two runs on one machine don't meet.
+Sessions of two processes (`make e2e`) have two of all that: tests change the chart, reboot nodes and kill the operator, and mostly wait.
+
+`MODELWEIGHTS_KEEP_CLUSTER=1` leaves the cluster up for a look at it: `python -m tests.cluster --instance e2e kubectl …`; the second
+one is e2e-2. `MODELWEIGHTS_E2E_INSTANCE` gives them another name than e2e, so that two runs on one machine don't meet.
 """
 
 import os
@@ -18,24 +20,51 @@ from tests.checkpoints.corrupt import make_corrupt
 from tests.checkpoints.real import make_real
 from tests.checkpoints.split import make_split
 from tests.checkpoints.synthetic import make_synthetic
+from tests.cluster.embedded import Embedded
 from tests.cluster.pki import Authority
 from tests.cluster.providers import Cluster, choose
+from tests.cluster.requirements import can_watch_files
 from tests.e2e.client import Recorder, connected, selecting
 from tests.e2e.site import BIG, CORRUPT, REAL, SPLIT, SPLIT_SHARDS, Site, install_for_tests
 from tests.installation import NAMESPACE, RELEASE, deliver_images
 from tests.polling import poll
 
 INSTANCE = os.environ.get("MODELWEIGHTS_E2E_INSTANCE") or "e2e"
+SECOND_INSTANCE = f"{INSTANCE}-2"
+KEEP = os.environ.get("MODELWEIGHTS_KEEP_CLUSTER") == "1"
 TEST_TIMEOUT_SECONDS = 240
+LEFTOVERS = "test_leftovers.py"
 
 _site = pytest.StashKey[Site]()
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Two processes where clusters are ours to make and there is room for two; kind's and others' are one."""
+    if not isinstance(choose("auto", INSTANCE, quiet=True), Embedded):
+        return 0
+    if not can_watch_files(2):
+        print("one cluster and not two, which would be quicker: too few inotify instances are free")
+        return 0
+    return 2
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Take down what an interrupt left: it ends the processes without the last steps of their fixtures."""
+    if config.getoption("numprocesses") and not config.getoption("collectonly") and not KEEP:
+        for instance in (INSTANCE, SECOND_INSTANCE):
+            choose("auto", instance, quiet=True).down()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Time-outs are for the tests alone: on a new machine the first fixture builds programs and images for minutes."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_SECONDS, func_only=True))
+    """Time-outs are for the tests alone: on a new machine the first fixture builds programs and images for minutes.
+
+    Modules are handed out in their order. The second one goes to the process that has no cluster yet: `LEFTOVERS`, which makes another.
+    """
+    ours = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    for item in ours:
+        item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_SECONDS, func_only=True))
+    first = ours[0].path.name if ours else ""
+    items.sort(key=lambda item: {first: 0, LEFTOVERS: 1}.get(item.path.name, 2))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,15 +89,21 @@ def _describe(cluster: Cluster) -> str:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def chosen() -> Cluster:
+    """The cluster, which may not be up yet."""
+    is_first = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"
+    return choose("auto", INSTANCE if is_first else SECOND_INSTANCE)
+
+
+@pytest.fixture(scope="session")
+def cluster(chosen: Cluster) -> Iterator[Cluster]:
     """The cluster, taken down in the end whatever happened."""
-    cluster = choose("auto", INSTANCE)
     try:
-        print(cluster.up(), flush=True)
-        yield cluster
+        print(chosen.up(), flush=True)
+        yield chosen
     finally:
-        if os.environ.get("MODELWEIGHTS_KEEP_CLUSTER") != "1":
-            print(cluster.down(), flush=True)
+        if not KEEP:
+            print(chosen.down(), flush=True)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """The end-to-end tests' cluster and fixtures, for suites that take longer."""
 
 from tests.e2e.conftest import (
+    chosen,
     cluster,
     make_namespace,
     module_namespace,
@@ -9,4 +10,4 @@ from tests.e2e.conftest import (
 from tests.e2e.test_claim import restricted
 from tests.e2e.test_room import sources
 
-__all__ = ["cluster", "make_namespace", "module_namespace", "restricted", "site", "sources"]
+__all__ = ["chosen", "cluster", "make_namespace", "module_namespace", "restricted", "site", "sources"]
