@@ -16,7 +16,7 @@ from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target
 from modelweights_operator.domain.events import Event
 from modelweights_operator.domain.retention import World
 from modelweights_operator.domain.room import Rooms
-from modelweights_operator.domain.snapshot import Policy, Snapshot, StagingPod
+from modelweights_operator.domain.snapshot import Owner, Policy, Snapshot, StagingPod
 from modelweights_operator.domain.usage import PodUse
 from modelweights_operator.kube import apply, cleaning, paths
 from modelweights_operator.kube.client import Api, Json
@@ -72,7 +72,7 @@ class Cleaner:
         world = self._world(snapshot, requires, rooms.asked(key))
         plan = await self._plan(world, now, rooms)
         snapshot = replace(snapshot, room_missing=rooms.missing(key))
-        await self._begin(world, plan)
+        snapshot = replace(snapshot, owner=await self._begin(world, plan))
         cleaning_nodes = {job.node_name for job in world.jobs if job.state == "Active" or job.deleting}
         cleaning_nodes |= {made["metadata"]["annotations"][names.NODE_ANNOTATION] for made in plan.create}
         snapshot = replace(snapshot, cleaned=plan.cleaned, leaving=plan.leaving, cleaning=frozenset(cleaning_nodes))
@@ -188,10 +188,12 @@ class Cleaner:
         unbound = await cleaning.pods_of(self._api, "")
         return {name: (*await cleaning.pods_of(self._api, name), *unbound) for name in asked}
 
-    async def _begin(self, world: World, plan: Cleanup) -> None:
+    async def _begin(self, world: World, plan: Cleanup) -> Owner:
+        """Carry out the first part of a plan; the object with the finalizers that it has then."""
         refusals: dict[str, str] = {}
+        owner = world.owner
         if plan.finalizers is not None:
-            await cleaning.hold(self._api, world.owner, plan.finalizers)
+            owner = await cleaning.hold(self._api, owner, plan.finalizers)
         await cleaning.delete(self._api, plan.delete)
         for manifest in plan.create:
             made, refusal = await cleaning.create(self._api, manifest)
@@ -201,6 +203,7 @@ class Cleaner:
                 refusals[manifest["metadata"]["annotations"][names.NODE_ANNOTATION]] = refusal
         if refusals or plan.create:
             self._refusals[world.owner.uid] = refusals
+        return owner
 
     async def _tell(self, snapshot: Snapshot, plan: Cleanup, now: datetime) -> None:
         """Post events, each once for as long as this process lives."""

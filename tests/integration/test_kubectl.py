@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import termios
@@ -180,7 +181,7 @@ class Terminal:
         self.before = termios.tcgetattr(self._ours)
         # It is the terminal's foreground group then, as in a shell: Ctrl-C is for it.
         argv = ["setsid", "--ctty", *argv]
-        more = {"TERM": "xterm-256color"}
+        more = {"TERM": "xterm-256color", "PYTHONFAULTHANDLER": "1"}
         self.process = subprocess.Popen(argv, env={**environment, **more}, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
         os.set_blocking(self._ours, False)
@@ -198,6 +199,15 @@ class Terminal:
 
     def press_ctrl_c(self) -> None:
         os.write(self._ours, b"\x03")
+
+    def end(self) -> int:
+        """Its exit code. One that doesn't end says where each of its threads is."""
+        try:
+            return self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)
+            self.process.wait(timeout=60)
+            raise AssertionError(f"it didn't end within 60 s: {self.read()[-4000:]}") from None
 
     def settings(self) -> list[object]:
         return termios.tcgetattr(self._ours)
@@ -228,7 +238,7 @@ def test_watch_draws_bars_and_ends_with_ctrl_c(team: Team, terminal: Terminal) -
 
     terminal.press_ctrl_c()
 
-    assert terminal.process.wait(timeout=10) == 130
+    assert terminal.end() == 130
     assert terminal.read().rfind("\x1b[?25h") > terminal.written.rfind("\x1b[?25l")
     assert "Traceback" not in terminal.written
     assert terminal.settings() == terminal.before
@@ -238,7 +248,7 @@ def test_a_killed_watch_leaves_no_kubectl_behind(terminal: Terminal) -> None:
     poll("it draws", lambda: "40 %" in terminal.read())
     children = poll("its kubectl runs", lambda: watchers(terminal))
     terminal.process.terminate()
-    assert terminal.process.wait(timeout=10) == 130
+    assert terminal.end() == 130
     assert terminal.read().endswith("\x1b[?25h")
     poll("they are gone", lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
 

@@ -153,7 +153,7 @@ def test_a_job_that_fetched_another_commit_is_made_anew(team: Team, mortal: Oper
     mortal.start()
     first = team.wait_for_job("a")
     team.end_fetch(first, COMMIT)
-    poll("it is noted", lambda: team.model()["status"].get("source", {}).get("revision") == COMMIT)
+    poll("it is noted", lambda: team.model().get("status", {}).get("source", {}).get("revision") == COMMIT)
     mortal.kill()
     team.admin.delete(core_path(team.namespace, "pods", f"{first['metadata']['name']}-x"), gracePeriodSeconds=0)
     poll("the pod is gone", lambda: not team.admin.items(core_path(team.namespace, "pods")))

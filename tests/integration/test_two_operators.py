@@ -17,13 +17,15 @@ from kubernetes.aio import client as aio_client
 from kubernetes.aio import config as aio_config
 
 from modelweights_operator import errors
+from modelweights_operator.api.v1alpha1 import Status
+from modelweights_operator.domain import convert
 from modelweights_operator.domain.election import Timing
-from modelweights_operator.kube import rights
+from modelweights_operator.kube import apply, rights
 from modelweights_operator.kube.client import Api, Fence
 from modelweights_operator.kube.lease import Election
 from modelweights_operator.settings import from_environment
 from tests.cluster.api import ApiServer
-from tests.integration.client import Kube, job_path
+from tests.integration.client import Kube, job_path, model_path
 from tests.integration.cluster_double import Team, report
 from tests.integration.conftest import SYSTEM, render
 from tests.integration.operator_process import OperatorProcess
@@ -220,6 +222,22 @@ async def test_what_may_not_be_written_is_not_sent(server: ApiServer, admin: Kub
         with pytest.raises(errors.NotLeadingError):
             await api.create(path, {"metadata": {"name": "after"}})
     assert [item for item in admin.items(path) if item["metadata"]["name"] == "after"] == []
+
+
+async def test_a_status_that_was_held_up_on_its_way_undoes_nothing(
+    server: ApiServer, admin: Kube, namespace: str
+) -> None:
+    """As that of an operator that was stopped when the fence had let it through: meanwhile the next one wrote."""
+    read = convert.owner(Team(admin, namespace).create_model())
+    newer = {"status": {"observedGeneration": 1, "summary": {"desired": 1, "ready": 1, "readyRatio": "1/1"}}}
+    admin.patch(f"{model_path(namespace, 'llama')}/status", newer)
+    async with await connected(server.kubeconfig) as api:
+        with pytest.raises(errors.ConflictError):
+            await apply._write_status(api, read, Status(observed_generation=1))
+        now = convert.owner(admin.get(model_path(namespace, "llama")))
+        assert now.status.summary.ready == 1
+        await apply._write_status(api, now, Status(observed_generation=1))
+    assert admin.get(model_path(namespace, "llama"))["status"]["summary"]["ready"] == 0
 
 
 # --- the chart --------------------------------------------------------------------------------------------------------

@@ -195,8 +195,9 @@ async def _write_status(api: Api, owner: Owner, status: model.Status) -> None:
     patch = status_patch(owner, status)
     if not patch:
         return
-    # With the UID, so that a status never lands on another object of the same name.
-    body = {"metadata": {"uid": owner.uid}, "status": patch}
+    # For the version that it was made from, of this very object: another one of its name has another UID, and one that was held up
+    # on its way, as by an operator that was stopped right before the first byte, doesn't undo what was written since.
+    body = {"metadata": {"uid": owner.uid, "resourceVersion": owner.resource_version}, "status": patch}
     with contextlib.suppress(errors.NotFoundError):
         await api.patch(f"{paths.modelweights(owner.namespace, owner.name)}/status", body)
 

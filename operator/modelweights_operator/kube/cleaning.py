@@ -5,6 +5,7 @@ Called by the cleaner. The objects become the domain's values at once.
 
 import contextlib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from modelweights_operator import errors
@@ -111,11 +112,13 @@ async def _list(api: Api, path: str, selector: str) -> list[Json]:
             return items
 
 
-async def hold(api: Api, owner: Owner, finalizers: tuple[str, ...]) -> None:
-    """Set the object's finalizers, unless it was changed since it was read."""
+async def hold(api: Api, owner: Owner, finalizers: tuple[str, ...]) -> Owner:
+    """Set the object's finalizers, unless it was changed since it was read; the object as it is then."""
     body = {"metadata": {"resourceVersion": owner.resource_version, "finalizers": list(finalizers)}}
     with contextlib.suppress(errors.NotFoundError):
-        await api.patch(paths.modelweights(owner.namespace, owner.name), body)
+        answer = await api.patch(paths.modelweights(owner.namespace, owner.name), body)
+        return replace(owner, finalizers=finalizers, resource_version=answer["metadata"]["resourceVersion"])
+    return owner
 
 
 async def create(api: Api, manifest: Manifest) -> tuple[Json | None, str]:
