@@ -229,11 +229,11 @@ def terminal(environment: dict[str, str], team: Team) -> Iterator[Terminal]:
 
 
 def test_watch_draws_bars_and_ends_with_ctrl_c(team: Team, terminal: Terminal) -> None:
-    poll("40 % is drawn", lambda: "40 %" in terminal.read())
+    poll("40 % is drawn", lambda: "40 %" in terminal.read(), show=[terminal.read])
     assert "━" in terminal.written
     nodes = {team.node_name("b"): {"state": "Staging", "reason": "Prefetching", "progressPercent": 70}}
     team.admin.patch(f"{model_path(team.namespace, 'llama')}/status", {"status": {"nodes": nodes}})
-    poll("70 % is drawn", lambda: "70 %" in terminal.read())
+    poll("70 % is drawn", lambda: "70 %" in terminal.read(), show=[terminal.read])
     assert "\x1b[?25l" in terminal.written
 
     terminal.press_ctrl_c()
@@ -245,7 +245,7 @@ def test_watch_draws_bars_and_ends_with_ctrl_c(team: Team, terminal: Terminal) -
 
 
 def test_a_killed_watch_leaves_no_kubectl_behind(terminal: Terminal) -> None:
-    poll("it draws", lambda: "40 %" in terminal.read())
+    poll("it draws", lambda: "40 %" in terminal.read(), show=[terminal.read])
     children = poll("its kubectl runs", lambda: watchers(terminal))
     terminal.process.terminate()
     assert terminal.end() == 130
