@@ -27,6 +27,7 @@ from modelweights_operator.kube.client import Api, Fence
 from modelweights_operator.kube.health import Health
 from modelweights_operator.kube.lease import LEASE, Duty, Election, Unopposed
 from modelweights_operator.kube.queue import sleep_until_set
+from modelweights_operator.metrics import Metrics
 from modelweights_operator.settings import Settings
 
 _RETRY_SECONDS: Final = 2.0
@@ -57,14 +58,18 @@ async def _run() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     settings = own_settings.from_environment()
-    async with Health(settings.health_port) as health, await Api.connect() as api:
+    metrics = Metrics()
+    async with (
+        Health(settings.health_port, settings.metrics_port, metrics.text) as health,
+        await Api.connect(traces=[metrics.trace]) as api,
+    ):
         await _await_rights(api, settings, stop)
         duty: Duty = Unopposed()
         if settings.namespace:
             name = settings.identity or f"{socket.gethostname()}_{uuid.uuid4()}"
             duty = health.watched = Election(api, settings.namespace, name, Timing.of(settings.lease_seconds))
         if await duty.win(stop):
-            await _lead(duty, settings, health, stop)
+            await _lead(duty, settings, health, metrics, stop)
 
 
 async def _await_rights(api: Api, settings: Settings, stop: asyncio.Event) -> None:
@@ -87,12 +92,12 @@ async def _await_rights(api: Api, settings: Settings, stop: asyncio.Event) -> No
             return
 
 
-async def _lead(duty: Duty, settings: Settings, health: Health, stop: asyncio.Event) -> None:
+async def _lead(duty: Duty, settings: Settings, health: Health, metrics: Metrics, stop: asyncio.Event) -> None:
     """Run kopf and the handlers for as long as the duty lasts."""
     # Before kopf's tasks, since kopf ends in the end all that were made after its own: the Lease is renewed for longer.
     keeping = asyncio.create_task(duty.keep(), name="lease")
-    async with await Api.connect(Fence(duty.may_write)) as api:
-        memo = kopf.Memo(api=api, settings=settings, health=health, stop=stop)
+    async with await Api.connect(Fence(duty.may_write), [metrics.trace]) as api:
+        memo = kopf.Memo(api=api, settings=settings, health=health, metrics=metrics, stop=stop)
         acting = asyncio.create_task(
             kopf.operator(
                 registry=kopf.get_default_registry(), standalone=True, clusterwide=True, stop_flag=stop, memo=memo

@@ -20,6 +20,7 @@ from modelweights_operator.kube.client import Api
 from modelweights_operator.kube.informer import Informer, Item
 from modelweights_operator.kube.queue import WorkQueue
 from modelweights_operator.kube.rights import Features
+from modelweights_operator.metrics import Metrics
 
 Key = tuple[str, str]
 
@@ -33,12 +34,13 @@ class Gatekeeper:
         api: The connection.
         nodes: All nodes by name, as the reconciler keeps them.
         features: What the optional rights let it do.
+        metrics: Is told how long it takes.
     """
 
-    def __init__(self, api: Api, nodes: Mapping[str, Node], features: Features) -> None:
+    def __init__(self, api: Api, nodes: Mapping[str, Node], features: Features, metrics: Metrics) -> None:
         self._api, self._nodes = api, nodes
         self._lift_pods, self._label_nodes = features.lift_pods, features.label_nodes
-        self._queue: WorkQueue[Key] = WorkQueue(self._reconcile)
+        self._queue: WorkQueue[Key] = WorkQueue(self._reconcile, observe=metrics.observer("gates"))
         self._told: dict[str, str] = {}
         self._gated = Informer(
             api,
@@ -61,6 +63,11 @@ class Gatekeeper:
     def waiting(self) -> list[GatedPod]:
         """All pods at the gate."""
         return self._gated.values()
+
+    @property
+    def length(self) -> int:
+        """How many pods or groups have something to do."""
+        return len(self._queue)
 
     async def finish(self, seconds: float) -> None:
         """Let what is being worked on come to its end for so long."""

@@ -1,7 +1,7 @@
 """kopf's handlers: they only pass on what happened. Registered when `__main__` imports this, run once it leads.
 
-`__main__` gives them, in the memo: `settings`; `api`, the connection whose writes end with the lead; `health`; and `stop`, kopf's
-flag to stop.
+`__main__` gives them, in the memo: `settings`; `api`, the connection whose writes end with the lead; `health` and `metrics`; and
+`stop`, kopf's flag to stop.
 
 All are event handlers: these put no finalizer and no annotation on anything, and what is done depends on the state that is
 found, never on the difference that an event brought.
@@ -47,7 +47,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     except errors.OperatorError as error:
         # Permanent for kopf, so that the process ends and the kubelet restarts it, with the cause as its last line.
         raise kopf.PermanentError(str(error)) from error
-    memo.health.watched = memo.reconciler
+    memo.health.watched = memo.metrics.state = memo.reconciler
     memo.reconciler.start()
 
 
@@ -65,7 +65,7 @@ async def _make_reconciler(memo: kopf.Memo) -> Reconciler:
         _log.warning("no right to patch ModelWeights: deletionPolicy Delete removes nothing (chart: cleanup.enabled)")
     if not features.read_logs:
         _log.info("no right to read pods' logs: the status has no progressPercent (chart: progress.enabled)")
-    return Reconciler(memo.api, memo.settings, features, startup_taint=startup_taint)
+    return Reconciler(memo.api, memo.settings, features, memo.metrics, startup_taint=startup_taint)
 
 
 @kopf.on.login()

@@ -9,6 +9,7 @@ every RESYNC_SECONDS: all models, labels that belong to no model, and whether ko
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,6 +18,8 @@ from typing import Any, ClassVar, Final
 from modelweights_operator import errors
 from modelweights_operator.cleaner import Cleaner
 from modelweights_operator.domain import failures, names
+from modelweights_operator.domain.figures import Figures, figures_of
+from modelweights_operator.domain.outcomes import ended
 from modelweights_operator.domain.plan import Plan, make_plan
 from modelweights_operator.domain.residents import Residents, size_told
 from modelweights_operator.domain.room import Rooms
@@ -31,6 +34,7 @@ from modelweights_operator.kube.progress import ProgressReader
 from modelweights_operator.kube.queue import WorkQueue
 from modelweights_operator.kube.rights import Features
 from modelweights_operator.kube.startup_taints import StartupTaints
+from modelweights_operator.metrics import Metrics
 from modelweights_operator.settings import Settings
 from modelweights_operator.watchdog import Watchdog
 
@@ -54,13 +58,16 @@ class Reconciler:
         features: What the optional rights let it do. Without lifting gates stay shut, without labels lifts name nodes,
             without holding objects `deletionPolicy: Delete` removes nothing, without watching namespaces no pod may require
             what another one has, without logs nobody knows how far a staging is.
+        metrics: Is told what happens, and asks for what there is.
         startup_taint: Whether the startup taint is taken off nodes that are staged.
     """
 
     ready_text: ClassVar[str] = "ok"
 
-    def __init__(self, api: Api, settings: Settings, features: Features, *, startup_taint: bool = False) -> None:
-        self._api = api
+    def __init__(
+        self, api: Api, settings: Settings, features: Features, metrics: Metrics, *, startup_taint: bool = False
+    ) -> None:
+        self._api, self._metrics = api, metrics
         self._quiet_seconds = settings.quiet_seconds
         self._policy = Policy(
             loader_image=settings.loader_image,
@@ -76,12 +83,13 @@ class Reconciler:
         self._cleaner = Cleaner(api, self._policy, may_hold=features.hold_objects, wake=self._wake_owner)
         self._admission, self._turns, self._residents = asyncio.Lock(), Turns(), Residents()
         self._rooms = Rooms(datetime.now(UTC))
-        self._models: WorkQueue[Key] = WorkQueue(self._reconcile_model)
+        self._models: WorkQueue[Key] = WorkQueue(self._reconcile_model, observe=metrics.observer("models"))
         self._stuck: dict[Key, set[str]] = {}
         self._keys: dict[str, Key] = {}
+        self._figures: dict[Key, Figures] = {}
         self._nodes: dict[str, Node] = {}
-        self._taints = StartupTaints(api, self._nodes, enabled=startup_taint)
-        self._gates = Gatekeeper(api, self._nodes, features)
+        self._taints = StartupTaints(api, self._nodes, metrics, enabled=startup_taint)
+        self._gates = Gatekeeper(api, self._nodes, features, metrics)
         self._watchdog = Watchdog(settings.quiet_seconds)
         self._progress = ProgressReader(api, may_read=features.read_logs, on_change=self._wake_owner)
         self._jobs = Informer(
@@ -142,6 +150,21 @@ class Reconciler:
                 return f"task {task.get_name()} ended"
         return self._watchdog.verdict()
 
+    # --- what the metrics ask -------------------------------------------------------------------------------------
+
+    def figures(self) -> Mapping[Key, Figures]:
+        """Each ModelWeights in numbers, as its latest status tells."""
+        return self._figures
+
+    def lengths(self) -> Mapping[str, int]:
+        """Per queue, how many keys have something to do or wait for a time."""
+        return {"models": len(self._models), "gates": self._gates.length}
+
+    def counts(self) -> Mapping[str, int]:
+        """What there is once in a cluster."""
+        active = sum(job.state == "Active" and not job.deleting for job in self._jobs.values())
+        return {"jobs_active": active, "gated_pods": len(self._gates.waiting)}
+
     # --- what the handler tells -----------------------------------------------------------------------------------
 
     def model_seen(self, body: Json, *, gone: bool) -> None:
@@ -154,6 +177,7 @@ class Reconciler:
         self._watchdog.seen(key, metadata["resourceVersion"])
         self._keys[metadata["uid"]] = key
         self._residents.note("/".join(key), body)
+        self._figures[key] = figures_of(body)
         self._models.wake(key)
         self._gates.wake_for(key)
 
@@ -164,6 +188,8 @@ class Reconciler:
         if key not in self._keys.values():
             self._watchdog.seen(key, "")
             self._residents.forget("/".join(key))
+            self._figures.pop(key, None)
+            self._metrics.forget(key)
         self._models.wake(key)
         self._gates.wake_for(key)
 
@@ -242,6 +268,8 @@ class Reconciler:
         if write_refusal:
             plan = make_plan(replace(snapshot, refusals=refusals, write_refusal=write_refusal), now)
         await apply.apply(self._api, snapshot, plan, now)
+        outcomes = ended(snapshot.owner.status.nodes, plan.status.nodes, self._nodes)
+        self._metrics.staged(key, outcomes)
         self._taints.note(selector_of(snapshot.owner, plan))
         await self._cleaner.finish(snapshot, cleanup, now)
         self._gates.wake_for(key)

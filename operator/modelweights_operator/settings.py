@@ -23,6 +23,7 @@ class Settings:
         image_pull_policy: Its pull policy.
         host_path_roots: Folders on the nodes below which hostPath sources may lie.
         health_port: Port of `/healthz` and `/readyz`.
+        metrics_port: Port of `/metrics`; 0 for none.
         quiet_seconds: After this long without a sign of life from a watch, `/healthz` fails.
         storage_classes: Where fetched files may go.
         fetch: How they are fetched.
@@ -39,6 +40,7 @@ class Settings:
     image_pull_policy: str = "IfNotPresent"
     host_path_roots: tuple[str, ...] = ()
     health_port: int = 8080
+    metrics_port: int = 0
     quiet_seconds: float = 180.0
     storage_classes: tuple[StorageClass, ...] = ()
     fetch: FetchSettings = field(default_factory=FetchSettings)
@@ -73,6 +75,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         image_pull_policy=policy,
         host_path_roots=roots,
         health_port=_number(environment, "MODELWEIGHTS_HEALTH_PORT", 8080, at_most=65535),
+        metrics_port=_number(environment, "MODELWEIGHTS_METRICS_PORT", 0, at_least=0, at_most=65535),
         quiet_seconds=float(_number(environment, "MODELWEIGHTS_QUIET_SECONDS", 180)),
         storage_classes=fetch_settings.read_storage_classes(environment),
         fetch=fetch_settings.read_fetch(environment),

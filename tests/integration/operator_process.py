@@ -58,6 +58,7 @@ class OperatorProcess:
             "MODELWEIGHTS_HOST_PATH_ROOTS": "/models",
             "MODELWEIGHTS_NAMESPACE": "modelweights-system",
             "MODELWEIGHTS_HEALTH_PORT": str(self._port),
+            "MODELWEIGHTS_METRICS_PORT": str(self._port),
             "MODELWEIGHTS_STARTUP_TAINT": "true",
             "MODELWEIGHTS_STORAGE_CLASSES": json.dumps(STORAGE_CLASSES),
             "MODELWEIGHTS_NODE_MEMORY_BUDGET": "80%",

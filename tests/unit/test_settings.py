@@ -16,7 +16,7 @@ IMAGE = {"MODELWEIGHTS_LOADER_IMAGE": "loader:1"}
 
 
 def test_defaults() -> None:
-    assert from_environment(IMAGE) == Settings("loader:1", "IfNotPresent", (), 8080, 180.0)
+    assert from_environment(IMAGE) == Settings("loader:1", "IfNotPresent", (), 8080, 0, 180.0)
 
 
 def test_all_of_them() -> None:
@@ -25,9 +25,10 @@ def test_all_of_them() -> None:
         "MODELWEIGHTS_IMAGE_PULL_POLICY": "Never",
         "MODELWEIGHTS_HOST_PATH_ROOTS": "/models:/data/weights:",
         "MODELWEIGHTS_HEALTH_PORT": "9",
+        "MODELWEIGHTS_METRICS_PORT": "10",
         "MODELWEIGHTS_QUIET_SECONDS": "7",
     }
-    assert from_environment(environment) == Settings("loader:1", "Never", ("/models", "/data/weights"), 9, 7.0)
+    assert from_environment(environment) == Settings("loader:1", "Never", ("/models", "/data/weights"), 9, 10, 7.0)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,8 @@ def test_the_budget_of_a_nodes_memory_is_percent_or_bytes(text: str, budget: str
         ("MODELWEIGHTS_HEALTH_PORT", "http"),
         ("MODELWEIGHTS_HEALTH_PORT", "²"),
         ("MODELWEIGHTS_HEALTH_PORT", "65536"),
+        ("MODELWEIGHTS_METRICS_PORT", "65536"),
+        ("MODELWEIGHTS_METRICS_PORT", "off"),
         ("MODELWEIGHTS_QUIET_SECONDS", ""),
         ("MODELWEIGHTS_LEASE_SECONDS", "2"),
         ("MODELWEIGHTS_LEASE_SECONDS", "301"),

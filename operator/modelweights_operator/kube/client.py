@@ -7,7 +7,7 @@ and time than all else that the operator does. Every request has a time-out; err
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Final, Self
 
@@ -108,11 +108,12 @@ class Api:
         self._client, self._fence = client, fence or Fence()
 
     @classmethod
-    async def connect(cls, fence: Fence | None = None) -> "Api":
+    async def connect(cls, fence: Fence | None = None, traces: Iterable[aiohttp.TraceConfig] = ()) -> "Api":
         """Connect as the pod's service account, else as KUBECONFIG says.
 
         Args:
             fence: What stands before writes, if anything does.
+            traces: Who else is told of each request.
 
         Raises:
             errors.SettingsError: There is neither.
@@ -127,13 +128,17 @@ class Api:
                 raise errors.SettingsError(f"neither in a pod nor with a usable KUBECONFIG: {error}") from error
         # Python 3.13 refuses authorities without certain extensions, as many clusters' are (see `login`).
         configuration.disable_strict_ssl_verification = True
-        return cls.over(configuration, fence)
+        return cls.over(configuration, fence, traces)
 
     @classmethod
-    def over(cls, configuration: aio_client.Configuration, fence: Fence | None = None) -> "Api":
+    def over(
+        cls,
+        configuration: aio_client.Configuration,
+        fence: Fence | None = None,
+        traces: Iterable[aiohttp.TraceConfig] = (),
+    ) -> "Api":
         """Connect as a configuration says."""
-        if fence is not None:
-            configuration.trace_configs = [fence.trace]
+        configuration.trace_configs = [*traces, *([fence.trace] if fence is not None else ())]
         return cls(aio_client.ApiClient(configuration), fence)
 
     async def __aenter__(self) -> Self:

@@ -1,10 +1,14 @@
-"""`/healthz` and `/readyz` for the kubelet. Served by `__main__` for as long as the process lives."""
+"""`/healthz` and `/readyz` for the kubelet, `/metrics` for Prometheus. Served by `__main__` for as long as the process lives."""
 
-from typing import Protocol, Self
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Final, Protocol, Self
 
 from aiohttp import web
 
 from modelweights_operator import errors
+
+_METRICS_TYPE: Final = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
 
 
 class Watched(Protocol):
@@ -25,30 +29,43 @@ class Watched(Protocol):
 
 
 class Health:
-    """Serves both on all addresses; an asynchronous context manager.
+    """Serves them on all addresses; an asynchronous context manager.
+
+    Args:
+        port: Of the two for the kubelet.
+        metrics_port: Of the one for Prometheus, which a network policy may let in alone; 0 for none.
+        metrics: Makes its text.
 
     Attributes:
         watched: Who is asked: nobody at the start, then the election, then the reconciler.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, metrics_port: int = 0, metrics: Callable[[], bytes] = bytes) -> None:
         self.watched: Watched | None = None
-        self._port = port
-        application = web.Application()
-        application.add_routes([web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)])
-        self._runner = web.AppRunner(application, access_log=None)
+        self._pages = {port: [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]}
+        if metrics_port:
+            self._pages.setdefault(metrics_port, []).append(web.get("/metrics", self._show))
+        self._metrics = metrics
+        self._served = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, port=self._port).start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise errors.SettingsError(f"can't serve /healthz on port {self._port}: {error}") from error
+        async with AsyncExitStack() as served:
+            for port, pages in self._pages.items():
+                application = web.Application()
+                application.add_routes(pages)
+                runner = web.AppRunner(application, access_log=None)
+                served.push_async_callback(runner.cleanup)
+                await runner.setup()
+                try:
+                    await web.TCPSite(runner, port=port).start()
+                except OSError as error:
+                    paths = " and ".join(page.path for page in pages)
+                    raise errors.SettingsError(f"can't serve {paths} on port {port}: {error}") from error
+            self._served = served.pop_all()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self._runner.cleanup()
+        await self._served.aclose()
 
     async def _healthz(self, _: web.Request) -> web.Response:
         trouble = self.watched.is_alive() if self.watched else ""
@@ -58,3 +75,6 @@ class Health:
         if self.watched is not None and self.watched.is_ready():
             return web.Response(text=self.watched.ready_text)
         return web.Response(status=503, text="it has just started, or its first lists are under way")
+
+    async def _show(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics(), headers=_METRICS_TYPE)

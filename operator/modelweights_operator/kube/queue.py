@@ -6,8 +6,9 @@ no task.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from modelweights_operator import errors
 from modelweights_operator.kube import backoff
@@ -19,16 +20,31 @@ MAX_BACKOFF_SECONDS: Final = 60.0
 _log = logging.getLogger(__name__)
 
 
+class Observe(Protocol):
+    """Is told of each time a key was worked on."""
+
+    def __call__(self, seconds: float, *, failed: bool) -> None:
+        """It took so long, and failed or didn't."""
+        ...
+
+
+def ignore(seconds: float, *, failed: bool) -> None:
+    """Nobody wants to know."""
+
+
 class WorkQueue(Generic[K]):
     """Runs `work(key)` for each key that is woken, a few at a time and never twice at once for the same key.
 
     Args:
         work: Does what is to be done; returns after how many seconds it wants to be called again, or None.
         concurrency: How many keys are worked on at the same time.
+        observe: Is told how long it took.
     """
 
-    def __init__(self, work: Callable[[K], Awaitable[float | None]], concurrency: int = 16) -> None:
-        self._work = work
+    def __init__(
+        self, work: Callable[[K], Awaitable[float | None]], concurrency: int = 16, observe: Observe = ignore
+    ) -> None:
+        self._work, self._observe = work, observe
         self._slots = asyncio.Semaphore(concurrency)
         self._woken: dict[K, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,7 +102,7 @@ class WorkQueue(Generic[K]):
         try:
             async with self._slots:
                 # Many may have waited for their turn when the end came.
-                return (None if self._closing.is_set() else await self._work(key)), False
+                return (None if self._closing.is_set() else await self._observed(key)), False
         except errors.NotLeadingError:
             # Said once, by the election. If this operator goes on, it looks again.
             return backoff.delay(failures, MAX_BACKOFF_SECONDS), True
@@ -100,6 +116,15 @@ class WorkQueue(Generic[K]):
             seconds = backoff.delay(failures, MAX_BACKOFF_SECONDS)
             _log.exception("%s: unexpected; again in %.1f s", key, seconds)
             return seconds, True
+
+    async def _observed(self, key: K) -> float | None:
+        began, failed = time.monotonic(), True
+        try:
+            again = await self._work(key)
+            failed = False
+            return again
+        finally:
+            self._observe(time.monotonic() - began, failed=failed)
 
 
 async def sleep_until_set(event: asyncio.Event, seconds: float) -> None:

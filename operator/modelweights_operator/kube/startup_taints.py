@@ -17,6 +17,7 @@ from modelweights_operator.domain.startup_taint import Selector
 from modelweights_operator.kube import apply, paths
 from modelweights_operator.kube.client import METADATA_ONLY, Api, Json
 from modelweights_operator.kube.queue import WorkQueue
+from modelweights_operator.metrics import Metrics
 
 _ALL: Final = "startup taints"
 
@@ -29,17 +30,18 @@ class StartupTaints:
     Args:
         api: The connection.
         nodes: All nodes by their name; kept true by the reconciler.
+        metrics: Is told how long it takes.
         enabled: Whether the administrator wants it, and the right is there.
     """
 
-    def __init__(self, api: Api, nodes: Mapping[str, Node], *, enabled: bool) -> None:
+    def __init__(self, api: Api, nodes: Mapping[str, Node], metrics: Metrics, *, enabled: bool) -> None:
         self._api, self._nodes, self._enabled = api, nodes, enabled
         self._models: dict[str, Selector] = {}
         self._clocks: startup_taint.Clocks = {}
         self._unplanned: startup_taint.Since = {}
         self._tainted: startup_taint.Since = {}
         self._halted: dict[str, Selector] = {}
-        self._queue: WorkQueue[str] = WorkQueue(self._look, concurrency=1)
+        self._queue: WorkQueue[str] = WorkQueue(self._look, concurrency=1, observe=metrics.observer("startup taints"))
 
     def note(self, model: Selector) -> None:
         """What the latest plan said of a ModelWeights."""

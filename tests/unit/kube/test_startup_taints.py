@@ -9,6 +9,7 @@ from modelweights_operator.domain import startup_taint
 from modelweights_operator.domain.startup_taint import Selector
 from modelweights_operator.kube import paths
 from modelweights_operator.kube.startup_taints import StartupTaints
+from modelweights_operator.metrics import Metrics
 from tests.unit.domain.samples import make_node, make_spec, make_taint
 
 NODE = make_node(taints=(make_taint("modelweights.io/unstaged"), make_taint("nvidia.com/gpu")))
@@ -46,7 +47,7 @@ class Connection:
 
 async def test_one_without_a_plan_holds_the_node_and_is_soon_looked_at_again() -> None:
     api = Connection()
-    taints = StartupTaints(api, {NODE.name: NODE}, enabled=True)  # type: ignore[arg-type]
+    taints = StartupTaints(api, {NODE.name: NODE}, Metrics(), enabled=True)  # type: ignore[arg-type]
     assert await taints._look("") == 2
     assert (len(api.taints), api.asked) == (1, [paths.ALL_MODELWEIGHTS])
     taints._models["uid-llama"] = Selector(
@@ -59,7 +60,7 @@ async def test_one_without_a_plan_holds_the_node_and_is_soon_looked_at_again() -
 async def test_one_whose_plan_cannot_be_carried_out_does_not_hold_it_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup_taint, "STUCK_SECONDS", 0.0)
     api = Connection()
-    taints = StartupTaints(api, {NODE.name: NODE}, enabled=True)  # type: ignore[arg-type]
+    taints = StartupTaints(api, {NODE.name: NODE}, Metrics(), enabled=True)  # type: ignore[arg-type]
     await taints._look("")
     assert (api.taints, api.events) == ([], ["StartupTaintRemoved"])
     # It is read once, however often it is looked at.
