@@ -68,9 +68,51 @@ def _install(packages: list[str]) -> None:
         raise MissingPackagesError(f"apt-get could not install {named}:\n{refused[-1500:]}")
 
 
-def _apt_get(*arguments: str) -> str | None:
-    """Runs it; returns what it complained about, or None when it succeeded."""
+def _apt_get(*arguments: str, folder: str | None = None) -> str | None:
+    """Runs it, in a folder; returns what it complained about, or None when it succeeded."""
     argv = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", *arguments]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    finished = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    finished = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, cwd=folder)
     return None if finished.returncode == 0 else finished.stderr.strip() or f"exit code {finished.returncode}"
+
+
+def extract(tool: Tool, file: str, cache: Path) -> Path:
+    """Take a program out of a package without installing it, which might start what the package is for.
+
+    Args:
+        tool: What is needed. One that is there already is taken.
+        file: Its path in the package.
+        cache: Folder that keeps it, for the next time too.
+
+    Returns:
+        The program.
+
+    Raises:
+        MissingPackagesError: The package can't be had.
+    """
+    there, kept = tool.find(), cache / tool.package / file
+    if there is not None:
+        return Path(there)
+    if kept.exists():
+        return kept
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise MissingPackagesError(f"install {tool.probe} first (Debian's package: {tool.package})")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        refused = _download(tool.package, folder)
+        if refused is not None:
+            raise MissingPackagesError(f"apt-get could not download {tool.package}:\n{refused[-1500:]}")
+        package = next(Path(folder).glob("*.deb"))
+        unpacked = Path(folder) / "unpacked"
+        subprocess.run(["dpkg-deb", "--extract", package, unpacked], check=True, timeout=120)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        # Two at once: either one's is the same.
+        (unpacked / file).replace(kept)
+    return kept
+
+
+def _download(package: str, folder: str) -> str | None:
+    # Without lists of packages there is nothing to download from.
+    if _apt_get("download", package, folder=folder) is None:
+        return None
+    return _apt_get("update") or _apt_get("download", package, folder=folder)
