@@ -88,6 +88,8 @@ def openapi_schema() -> Schema:
     definitions = generated["$defs"]
     spec = structural(generated["properties"]["spec"], definitions, defaults=True)
     status = structural(generated["properties"]["status"], definitions, defaults=False)
+    # Else kstatus, and with it Flux, would take an object that nobody has looked at yet for one that is as it should be.
+    status["default"] = {"observedGeneration": -1}
     return {
         "type": "object",
         "description": generated["description"],

@@ -55,9 +55,10 @@ PROGRAMS = {
         Program("versitygw", "versitygw", "github.com/versity/versitygw/cmd/versitygw"),
         Program("fake-gcs-server", "fakegcs", "github.com/fsouza/fake-gcs-server"),
         Program("leader-worker-set", "lws", "sigs.k8s.io/lws/cmd"),
+        Program("gitops", "gitops"),
     )
 }
-_OF_SINGLE_TESTS = frozenset({"kind", "versitygw", "fake-gcs-server", "leader-worker-set"})
+_OF_SINGLE_TESTS = frozenset({"kind", "versitygw", "fake-gcs-server", "leader-worker-set", "gitops"})
 EMBEDDED_PROGRAMS = tuple(name for name in PROGRAMS if name not in _OF_SINGLE_TESTS)
 API_PROGRAMS = ("init", "kubernetes")
 

@@ -213,7 +213,11 @@ class SourceStatus(Model):
 class Status(Model):
     """What the operator observed. It alone writes here."""
 
-    observed_generation: int = Field(default=0, ge=0, description="The generation of the spec that this speaks of.")
+    observed_generation: int = Field(
+        default=0,
+        ge=-1,
+        description="The generation of the spec that this speaks of; -1 before the operator has seen it.",
+    )
     source: SourceStatus | None = Field(
         default=None, description="The revision of a fetched source that is staged; none until the first node found it."
     )
