@@ -59,6 +59,42 @@ def test_without_the_right_to_label_nodes_pods_are_bound_to_hostnames(site: Site
     assert [each["key"] for each in _required(pod)] == [names.node_label(model["metadata"]["uid"], digest)]
 
 
+@pytest.mark.parametrize(
+    ("role", "verb", "subresource", "allowed"),
+    [
+        ("view", "list", "", True),
+        ("view", "create", "", False),
+        ("edit", "patch", "", True),
+        ("admin", "delete", "", True),
+        ("admin", "patch", "status", False),
+    ],
+)
+def test_kubernetes_own_roles_reach_modelweights(
+    site: Site, namespace: str, role: str, verb: str, subresource: str, *, allowed: bool
+) -> None:
+    user = f"{role}-of-{namespace}"
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+    bound = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
+    site.client.make(
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": role, "namespace": namespace},
+            "subjects": [subject],
+            "roleRef": bound,
+        }
+    )
+
+    def may(asked: str, part: str = "") -> bool:
+        what = {"group": "modelweights.io", "resource": "modelweights", "subresource": part}
+        review = {"spec": {"user": user, "resourceAttributes": {"namespace": namespace, "verb": asked, **what}}}
+        answer = site.client.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+        return bool(answer["status"]["allowed"])
+
+    poll("the binding counts", lambda: may("get"))
+    assert may(verb, subresource) == allowed
+
+
 def _required(pod: Json) -> list[Json]:
     """What the pod asks of a node's labels."""
     required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]

@@ -48,7 +48,8 @@ def render(release: str, *settings: str, values: Path | None = None) -> str:
 def apply_chart(server: ApiServer) -> str:
     """Apply the chart twice; what the second time said."""
     server.kubectl("create", "namespace", SYSTEM)
-    manifests = render(RELEASE, "hostPathRoots={/models}", "startupTaint.enabled=true", "access.enabled=true")
+    features = [f"{name}.enabled=true" for name in ("startupTaint", "access", "networkPolicy")]
+    manifests = render(RELEASE, "hostPathRoots={/models}", *features)
     server.kubectl("apply", "--server-side", "-f", "-", input=manifests)
     server.kubectl("wait", "--for=condition=Established", "crd/modelweights.modelweights.io", "--timeout=20s")
     return server.kubectl("apply", "--server-side", "-f", "-", input=manifests)
