@@ -86,7 +86,9 @@ def _status(client: "Client", arguments: Namespace) -> "Answer | None":
         return answer(found)
     from kubectl_modelweights import watching  # noqa: PLC0415 - see the module's docstring
 
-    words = (name,) if name else ("--all-namespaces",) if everywhere else ()
+    # By a selector also of one: what changes between kubectl's look at a name and its watch of it, kubectl never tells.
+    one = (f"--field-selector=metadata.name={name}",) if name else ()
+    words = ("--all-namespaces",) if everywhere else one
     watching.watch(client, words, found, answer, sys.stdout)
     return None
 

@@ -83,7 +83,7 @@ def watch(
 
     Args:
         client: The cluster.
-        words: What of ModelWeights is watched: a name, or that it is all namespaces.
+        words: What of ModelWeights is watched: a selector, or that it is all namespaces.
         first: The objects as they are now.
         answer: Makes the answer of the objects.
         stream: Where to.
