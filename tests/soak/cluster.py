@@ -84,8 +84,12 @@ class SoakCluster:
         self.models.append(key)
 
     def replace_model(self) -> None:
-        """A ModelWeights is deleted, wherever it is, and another one is made."""
+        """A ModelWeights is deleted, wherever it is, and another one is made. Pods that wait for it would wait for ever."""
         key = self.models.pop(self.chance.randrange(_ON_ALL_NODES, len(self.models)))
+        for namespace, name in list(self.pods):
+            pod = self.admin.get(core_path(namespace, "pods", name))
+            if (namespace, pod["metadata"]["annotations"][names.REQUIRE_ANNOTATION]) == key:
+                self._end_pod(namespace, name)
         self.admin.delete(model_path(*key))
         self.add_model()
 
@@ -104,12 +108,15 @@ class SoakCluster:
         for namespace, name in list(self.pods):
             pod = self.admin.get(core_path(namespace, "pods", name))
             if names.DIGEST_ANNOTATION in pod["metadata"]["annotations"]:
-                self.admin.delete(core_path(namespace, "pods", name), gracePeriodSeconds=0)
-                self.pods.remove((namespace, name))
+                self._end_pod(namespace, name)
         namespace, model = self.chance.choice(self.models)
         name = f"engine-{self._next()}"
         self.admin.create(core_path(namespace, "pods"), gated_pod(name, model))
         self.pods.append((namespace, name))
+
+    def _end_pod(self, namespace: str, name: str) -> None:
+        self.admin.delete(core_path(namespace, "pods", name), gracePeriodSeconds=0)
+        self.pods.remove((namespace, name))
 
     def remove_job(self) -> None:
         """Someone removes a Job."""
