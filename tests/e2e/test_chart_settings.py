@@ -75,15 +75,8 @@ def test_kubernetes_own_roles_reach_modelweights(
     user = f"{role}-of-{namespace}"
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
     bound = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
-    site.client.make(
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": role, "namespace": namespace},
-            "subjects": [subject],
-            "roleRef": bound,
-        }
-    )
+    binding = {"metadata": {"name": role}, "subjects": [subject], "roleRef": bound}
+    site.client.create(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", binding)
 
     def may(asked: str, part: str = "") -> bool:
         what = {"group": "modelweights.io", "resource": "modelweights", "subresource": part}
