@@ -180,7 +180,8 @@ class Terminal:
         termios.tcsetwinsize(self._ours, (30, 100))
         self.before = termios.tcgetattr(self._ours)
         # It is the terminal's foreground group then, as in a shell: Ctrl-C is for it.
-        argv = ["setsid", "--ctty", *argv]
+        # And it isn't ignored, as it would be where these tests themselves were started in a shell's background.
+        argv = ["env", "--default-signal=INT", "setsid", "--ctty", *argv]
         more = {"TERM": "xterm-256color", "PYTHONFAULTHANDLER": "1"}
         self.process = subprocess.Popen(argv, env={**environment, **more}, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
