@@ -77,7 +77,7 @@ def test_a_model_that_cannot_be_read_says_so_and_raises_nothing(spec: Any, expec
         {"nodes": {"n": {"state": "Dancing"}}},
         {"nodes": []},
         {"conditions": [{"type": "Ready"}]},
-        {"observedGeneration": -1},
+        {"observedGeneration": -2},
         {"published": "x"},
         {"published": {"manifestDigest": "no digest"}},
         {"nodes": {"n": {"state": "Ready", "manifestDigest": "no digest"}}},
