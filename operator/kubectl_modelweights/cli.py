@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments)
     except CommandError as error:
         sys.stderr.write(f"kubectl modelweights: {error}\n")
-        return error.exit_code
+        return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:

@@ -11,11 +11,3 @@ EXIT_INTERRUPTED: Final = 130
 
 class CommandError(Exception):
     """The command can't be done; the message says why and what to do."""
-
-    exit_code = EXIT_FAILED
-
-
-class UsageError(CommandError):
-    """The command line asks for what doesn't go together."""
-
-    exit_code = EXIT_USAGE

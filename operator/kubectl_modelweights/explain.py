@@ -7,13 +7,14 @@ The operator's messages are repeated, not told anew: they name the file, the quo
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from kubectl_modelweights import reading, remedies
 from kubectl_modelweights.gathered import Surroundings
 from kubectl_modelweights.reading import Json
 from kubectl_modelweights.table import BAD, FAINT, GOOD, WAITS, Answer, Block, Line
+from modelweights_operator.domain import names
 
 _OF_THE_OBJECT: Final = frozenset(
     {
@@ -136,7 +137,7 @@ def _node_causes(found: Surroundings, told: set[str]) -> list[Cause]:
         pattern = _NUMBERS.sub("#", _without(name, str(entry.get("message") or "")))
         alike.setdefault((entry["state"], reason, pattern), []).append(name)
     groups = sorted(alike.items(), key=lambda each: (_rank(each[0][0]), -len(each[1]), each[1]))
-    return [_node_cause(found, state, reason, names, entries) for (state, reason, _), names in groups]
+    return [_node_cause(found, state, reason, nodes, entries) for (state, reason, _), nodes in groups]
 
 
 def _without(name: str, message: str) -> str:
@@ -149,10 +150,10 @@ def _rank(state: str) -> int:
 
 
 def _node_cause(
-    found: Surroundings, state: str, reason: str, names: Sequence[str], entries: Mapping[str, Json]
+    found: Surroundings, state: str, reason: str, nodes: Sequence[str], entries: Mapping[str, Json]
 ) -> Cause:
-    entry = entries[names[0]]
-    attempts = max(int(entries[name].get("attempts") or 0) for name in names)
+    entry = entries[nodes[0]]
+    attempts = max(int(entries[name].get("attempts") or 0) for name in nodes)
     message = str(entry.get("message") or _WORDS.get(state, ""))
     percent = entry.get("progressPercent")
     if percent is not None:
@@ -163,8 +164,8 @@ def _node_cause(
         reason=reason,
         message=message,
         remedy=remedies.remedy(reason, int(entry.get("exitCode") or 0)),
-        nodes=tuple(names),
-        look=tuple(_look(found, names[0])),
+        nodes=tuple(nodes),
+        look=tuple(_look(found, nodes[0])),
         state=state,
     )
 
@@ -177,7 +178,7 @@ def _look(found: Surroundings, node: str) -> list[str]:
     jobs = {
         job["metadata"]["uid"]
         for job in found.jobs
-        if (job["metadata"].get("annotations") or {}).get("modelweights.io/node") == node
+        if (job["metadata"].get("annotations") or {}).get(names.NODE_ANNOTATION) == node
     }
     pods = [
         pod for pod in found.pods if jobs & {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or []}
@@ -231,7 +232,7 @@ def _moment(event: Json) -> str:
 
 def _named(cause: Cause, name: str) -> Cause:
     filled = cause.remedy.replace("NAME", name).replace("NODE", cause.nodes[0] if cause.nodes else "NODE")
-    return Cause(**{**{key: getattr(cause, key) for key in cause.__dataclass_fields__}, "remedy": filled})
+    return replace(cause, remedy=filled)
 
 
 def answer(explanation: Explanation) -> Answer:

@@ -10,6 +10,7 @@ from kubectl_modelweights import reading
 from kubectl_modelweights.errors import CommandError
 from kubectl_modelweights.reading import Json
 from kubectl_modelweights.table import FAINT, Answer, Line
+from modelweights_operator.domain import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 ENGINES: Final = ("vllm", "sglang")
 _NAMES: Final = {"vllm": "vLLM", "sglang": "SGLang"}
 _PREFIXES: Final = {"vllm": "VLLM_", "sglang": "SGLANG_"}
-_DIGEST_ANNOTATION: Final = "modelweights.io/digest"
 
 
 def answer(model: Json, config_map: Json | None, engines: tuple[str, ...]) -> Answer:
@@ -48,7 +48,7 @@ def answer(model: Json, config_map: Json | None, engines: tuple[str, ...]) -> An
         if key.isupper()
         and not any(key.startswith(prefix) for engine, prefix in _PREFIXES.items() if engine not in engines)
     }
-    digest = (config_map["metadata"].get("annotations") or {}).get(_DIGEST_ANNOTATION, "")
+    digest = (config_map["metadata"].get("annotations") or {}).get(names.DIGEST_ANNOTATION, "")
     notes = _notes(model, digest)
     words = {engine: _flags(data.get(f"{engine}-config.yaml", "")) for engine in engines}
     lines = [Line(f"# {note}", style=FAINT) for note in notes]

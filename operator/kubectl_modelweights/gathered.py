@@ -5,13 +5,11 @@ What a person may not read is left out and said in `unread`, so that a viewer ge
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
 
 from kubectl_modelweights import refusals
 from kubectl_modelweights.client import RESOURCE, Client, Json
 from kubectl_modelweights.errors import CommandError
-
-_OWNER_LABEL: Final = "modelweights.io/owner-uid"
+from modelweights_operator.domain import names
 
 
 @dataclass(frozen=True)
@@ -70,14 +68,7 @@ def model(client: Client, name: str) -> Json:
     Raises:
         CommandError: It can't be had; where there is none, with names that are near.
     """
-    try:
-        return client.get(RESOURCE, name)
-    except CommandError as error:
-        if not refusals.is_not_found(str(error)):
-            raise
-        found, _ = client.readable(RESOURCE)
-        hint = refusals.near(name, (each["metadata"]["name"] for each in found))
-        raise CommandError(f"there is no ModelWeights {name} here: {hint}") from error
+    return _one(client, RESOURCE, name, "ModelWeights")
 
 
 def models(client: Client, *, everywhere: bool) -> list[Json]:
@@ -89,7 +80,7 @@ def surroundings(client: Client, name: str) -> Surroundings:
     """A ModelWeights with its Jobs, pods and events."""
     found = model(client, name)
     there = Client(client.options, found["metadata"]["namespace"])
-    selector = f"--selector={_OWNER_LABEL}={found['metadata']['uid']}"
+    selector = f"--selector={names.OWNER_LABEL}={found['metadata']['uid']}"
     with ThreadPoolExecutor() as pool:
         work = pool.submit(there.readable, "jobs.batch,pods", selector)
         told = pool.submit(there.readable, "events")
@@ -141,14 +132,18 @@ def pod(client: Client, name: str) -> Json:
     Raises:
         CommandError: It can't be had; where there is none, with names that are near.
     """
+    return _one(client, "pods", name.removeprefix("pod/").removeprefix("pods/"), "pod")
+
+
+def _one(client: Client, resource: str, name: str, kind: str) -> Json:
     try:
-        return client.get("pod", name.removeprefix("pod/").removeprefix("pods/"))
+        return client.get(resource, name)
     except CommandError as error:
         if not refusals.is_not_found(str(error)):
             raise
-        found, _ = client.readable("pods")
+        found, _ = client.readable(resource)
         hint = refusals.near(name, (each["metadata"]["name"] for each in found))
-        raise CommandError(f"there is no pod {name} here: {hint}") from error
+        raise CommandError(f"there is no {kind} {name} here: {hint}") from error
 
 
 def at_gate(client: Client, name: str) -> Gate:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from kubectl_modelweights import reading
+
 _PREFIX: Final = re.compile(r"^(?:error: |Error from server \((\w+)\): |Error from server: )")
 
 _INSTALL: Final = (
@@ -63,5 +65,4 @@ def near(name: str, names: Iterable[str]) -> str:
         return f"did you mean {' or '.join(alike)}?"
     if not known:
         return "there are none in this namespace: name another with --namespace"
-    shown = ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")  # noqa: PLR2004 - so many as fit a line
-    return f"there are: {shown}"
+    return f"there are: {reading.some(known, most=5)}"

@@ -7,9 +7,9 @@ from typing import Final
 from kubectl_modelweights import reading
 from kubectl_modelweights.reading import Json
 from kubectl_modelweights.table import BAD, FAINT, GOOD, WAITS, Answer, Cell, Line, Table
+from modelweights_operator.api.quantity import to_bytes
 
 _WHOLE: Final = 100
-_UNITS: Final = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 @dataclass
@@ -84,8 +84,10 @@ def _is_fetched(spec: Json) -> bool:
 
 def _memory_bytes(node: Json) -> int:
     text = str(((node.get("status") or {}).get("capacity") or {}).get("memory") or "")
-    number = text.rstrip("KMGTi")
-    return int(number) * _UNITS.get(text[len(number) :], 0) if number.isdecimal() else 0
+    try:
+        return to_bytes(text)
+    except ValueError:
+        return 0
 
 
 def _row(name: str, usage: _Usage, memory: int) -> tuple[Cell, ...]:

@@ -62,9 +62,7 @@ def compare(found: Records, expected: str = "") -> list[Check]:
 def _published(digest: str, expected: str) -> Check:
     if not expected:
         return Check("published", digest, "what pods start with")
-    same = names.label_digest(digest).startswith(names.label_digest(expected)) and digest.removeprefix(
-        "sha256:"
-    ).startswith(expected.removeprefix("sha256:"))
+    same = digest.removeprefix("sha256:").startswith(expected.removeprefix("sha256:"))
     return Check("published", digest, "as expected" if same else f"not {reading.short(expected)}", differs=not same)
 
 
@@ -92,9 +90,8 @@ def _label(model: Json, held: list[str], node: Json) -> str:
     """What is wrong with a node's labels, "" for nothing: they are the ones of what it holds."""
     uid = model["metadata"]["uid"]
     wanted = names.digest_labels(uid, held)
-    labels = names.staged_labels(node["metadata"].get("labels") or {})
-    owner = names.node_label_owner(uid)
-    there = {key: value for key, value in labels.items() if names.owner_of_label(key) == owner}
+    labels = names.labels_by_owner(node["metadata"].get("labels") or {})
+    there = labels.get(names.node_label_owner(uid), {})
     missing, more = wanted.keys() - there.keys(), there.keys() - wanted.keys()
     if more:
         return f"its label promises {', '.join(sorted(there[key][:12] for key in more))}, which the status doesn't know"

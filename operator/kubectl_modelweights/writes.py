@@ -12,8 +12,7 @@ from kubectl_modelweights.client import Client
 from kubectl_modelweights.errors import CommandError
 from kubectl_modelweights.reading import Json
 from kubectl_modelweights.table import FAINT, Answer, Line
-
-RETRY_ANNOTATION: Final = "modelweights.io/retry-now"
+from modelweights_operator.domain import names
 
 _GITOPS: Final = (
     ("argocd.argoproj.io/", "Argo CD"),
@@ -36,7 +35,7 @@ def retry(client: Client, name: str, node: str, now: datetime) -> Answer:
         text = f"nothing of {reading.name(model)} has failed: nothing was asked for"
         return Answer((Line(text),), {"asked": False, "nodes": []})
     value = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    client.patch(name, {"metadata": {"annotations": {RETRY_ANNOTATION: value}}})
+    client.patch(name, {"metadata": {"annotations": {names.RETRY_ANNOTATION: value}}})
     text = f"{reading.name(model)} is tried again at once on {reading.some(failed)}"
     others = len(failed) - 1
     if node and others:

@@ -8,9 +8,11 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from modelweights_operator.api.v1alpha1 import Spec
+if TYPE_CHECKING:
+    # The API's models take their time to import, and `kubectl modelweights` needs the names alone.
+    from modelweights_operator.api.v1alpha1 import Spec
 
 PREFIX: Final = "modelweights.io"
 
@@ -78,7 +80,7 @@ def short_hash(*parts: str, length: int = _SHORT_HASH) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:length]
 
 
-def staging_digest(spec: Spec, place: str = "") -> str:
+def staging_digest(spec: "Spec", place: str = "") -> str:
     """Hash of what is staged and how.
 
     Args:
@@ -106,7 +108,7 @@ def staging_digest(spec: Spec, place: str = "") -> str:
     return short_hash(json.dumps(staged, sort_keys=True))
 
 
-def source_digest(spec: Spec) -> str:
+def source_digest(spec: "Spec") -> str:
     """Hash of what a revision belongs to: the source alone, whichever of its files are taken and wherever they go."""
     given = spec.source.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return short_hash(json.dumps(_without_credentials(given), sort_keys=True))
@@ -119,7 +121,7 @@ def _without_credentials(source: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def pull_secrets(spec: Spec) -> str:
+def pull_secrets(spec: "Spec") -> str:
     """The pull secrets that a staging is given, as one string; "" for none."""
     return ",".join(secret.name for secret in spec.staging.image_pull_secrets)
 
