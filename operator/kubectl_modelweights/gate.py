@@ -89,9 +89,7 @@ def _judge(found: Gate, waiting: GatedPod, now: datetime) -> _Judgement:
     if waiting.group is not None and isinstance(verdict, Lift):
         kept = groups.kept(present, waiting.namespace)
         verdicts, _ = _judge_pods(found, present.waiting, kept)
-        missing = groups.incomplete(present, now) if present.waiting else None
-        whole = [(pod, missing if missing and isinstance(each, Lift) else each) for pod, each in verdicts]
-        of_pod = {pod.uid: each for pod, each in groups.together(whole)}
+        of_pod = {pod.uid: each for pod, each in groups.together(groups.whole(present, verdicts, now))}
         verdict = of_pod.get(waiting.uid, verdict)
     return _Judgement(verdict, models)
 
@@ -99,33 +97,23 @@ def _judge(found: Gate, waiting: GatedPod, now: datetime) -> _Judgement:
 def _judge_pods(
     found: Gate, pods: Sequence[GatedPod], kept: dict[Requirement, str]
 ) -> tuple[list[tuple[GatedPod, Verdict]], dict[Requirement, StagedModel | None]]:
-    models: dict[Requirement, StagedModel | None] = {}
-    for pod in pods:
-        try:
-            wanted = gate.parse_require(pod)
-        except gate.RequireError:
-            continue
-        for item in wanted:
-            if item not in models:
-                models[item] = _staged(found, item, pod.namespace, kept.get(item, ""))
+    models = {item: _staged(found, item, kept.get(item, "")) for item in gate.requirements(pods)}
     return [(pod, gate.decide(pod, models, label_nodes=_labels_nodes(found))) for pod in pods], models
 
 
-def _staged(found: Gate, item: Requirement, namespace: str, group_has: str) -> StagedModel | None:
-    body = found.models.get(item.model)
+def _staged(found: Gate, item: Requirement, group_has: str) -> StagedModel | None:
+    body, namespace = found.models.get(item.model), found.pod["metadata"]["namespace"]
     if body is None:
         return None
-    owner = convert.owner(dict(body))
-    if owner.deleting:
-        return None
-    if item.namespace != namespace:
-        known = (
-            access.NamespaceLabels(namespace, found.namespace_labels) if found.namespace_labels is not None else None
-        )
-        if not (owner.spec and access.allows(owner.spec.access, known)):
-            return None
-    return required.staged_model(
-        owner, item.revision, _nodes(found, body), label_nodes=_labels_nodes(found), group_has=group_has
+    known = access.NamespaceLabels(namespace, found.namespace_labels) if found.namespace_labels is not None else None
+    return required.for_pod(
+        item,
+        convert.owner(dict(body)),
+        namespace,
+        known,
+        _nodes(found, body),
+        label_nodes=_labels_nodes(found),
+        group_has=group_has,
     )
 
 

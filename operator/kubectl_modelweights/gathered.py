@@ -155,13 +155,8 @@ def at_gate(client: Client, name: str) -> Gate:
     there = Client(client.options, namespace)
     group = groups.group_of(found["metadata"].get("labels") or {})
     members = there.items("pods", f"--selector={group.selector}") if group else []
-    wanted: dict[tuple[str, str], None] = {}
-    for each in (found, *members):
-        waiting = convert.gated_pod(each)
-        try:
-            wanted |= dict.fromkeys(item.model for item in gate.parse_require(waiting)) if waiting else {}
-        except gate.RequireError:
-            continue
+    waiting = filter(None, map(convert.gated_pod, (found, *members)))
+    wanted = dict.fromkeys(item.model for item in gate.requirements(waiting))
     unread = []
     known = {}
     for model_namespace, model_name in wanted:

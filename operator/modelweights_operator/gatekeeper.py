@@ -3,14 +3,13 @@
 gated pods (informer) --> queue, a group of pods as one: read models -> decide -> open the gates, or tell why not
 """
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from modelweights_operator import errors
-from modelweights_operator.domain import access, convert, gate, groups, required
+from modelweights_operator.domain import convert, gate, groups, required
 from modelweights_operator.domain.access import NamespaceLabels
 from modelweights_operator.domain.events import Event
 from modelweights_operator.domain.gate import GatedPod, Lift, Requirement, StagedModel, Verdict
@@ -123,12 +122,10 @@ class Gatekeeper:
 
     async def _judge(self, pods: Sequence[GatedPod], kept: Mapping[Requirement, str]) -> list[tuple[GatedPod, Verdict]]:
         """Decide about pods of one namespace. What several of them require is read once, so that they get the same."""
-        models: dict[Requirement, StagedModel | None] = {}
-        for pod in pods:
-            with contextlib.suppress(gate.RequireError):
-                for item in gate.parse_require(pod):
-                    if item not in models:
-                        models[item] = await self._staged_model(item, pod.namespace, kept.get(item, ""))
+        models = {
+            item: await self._staged_model(item, pods[0].namespace, kept.get(item, ""))
+            for item in gate.requirements(pods)
+        }
         return [(pod, gate.decide(pod, models, label_nodes=self._label_nodes)) for pod in pods]
 
     async def _judge_group(self, namespace: str, group: gate.Group) -> list[tuple[GatedPod, Verdict]]:
@@ -136,8 +133,7 @@ class Gatekeeper:
         listed = await self._api.get(paths.pods(namespace), labelSelector=group.selector)
         present = convert.group_members(listed.get("items") or [])
         verdicts = await self._judge(present.waiting, groups.kept(present, namespace))
-        missing = groups.incomplete(present, datetime.now(UTC)) if present.waiting else None
-        return [(pod, missing if missing and isinstance(verdict, Lift) else verdict) for pod, verdict in verdicts]
+        return groups.whole(present, verdicts, datetime.now(UTC))
 
     async def _lift_all(self, verdicts: Sequence[tuple[GatedPod, Verdict]]) -> None:
         """Open the gates in one pass: one that was changed meanwhile keeps none of the others, and is decided anew."""
@@ -188,13 +184,14 @@ class Gatekeeper:
             body = await self._api.get(paths.modelweights(requirement.namespace, requirement.name))
         except errors.NotFoundError:
             return None
-        owner = convert.owner(body)
-        if owner.deleting:
-            return None
-        if requirement.namespace != namespace and not (owner.spec and access.allows(owner.spec.access, known)):
-            return None
-        return required.staged_model(
-            owner, requirement.revision, self._nodes.values(), label_nodes=self._label_nodes, group_has=group_has
+        return required.for_pod(
+            requirement,
+            convert.owner(body),
+            namespace,
+            known,
+            self._nodes.values(),
+            label_nodes=self._label_nodes,
+            group_has=group_has,
         )
 
 

@@ -5,8 +5,9 @@ changed, so the requirement is a node label (kept true by the operator) and not 
 one node already, as a DaemonSet's, waits for that very node.
 """
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -126,6 +127,15 @@ class RequireError(ValueError):
 def parse_require(pod: GatedPod) -> tuple[Requirement, ...]:
     """Read the pod's annotation `modelweights.io/require`, see `parse`."""
     return parse(pod.require, pod.namespace)
+
+
+def requirements(pods: Iterable[GatedPod]) -> list[Requirement]:
+    """What several pods require, each once; a pod whose annotation can't be read requires nothing."""
+    found: dict[Requirement, None] = {}
+    for pod in pods:
+        with contextlib.suppress(RequireError):
+            found |= dict.fromkeys(parse_require(pod))
+    return list(found)
 
 
 def parse(require: str, namespace: str) -> tuple[Requirement, ...]:

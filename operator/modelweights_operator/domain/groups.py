@@ -102,6 +102,14 @@ def incomplete(present: Present, now: datetime) -> Wait | None:
     )
 
 
+def whole(
+    present: Present, verdicts: Sequence[tuple[GatedPod, Verdict]], now: datetime
+) -> list[tuple[GatedPod, Verdict]]:
+    """The verdicts about the pods at the gate, of which none may go before the group is whole."""
+    missing = incomplete(present, now) if present.waiting else None
+    return [(pod, missing if missing and isinstance(verdict, Lift) else verdict) for pod, verdict in verdicts]
+
+
 def together(verdicts: Sequence[tuple[GatedPod, Verdict]]) -> list[tuple[GatedPod, Verdict]]:
     """The same verdicts when all pods may go; else all wait, and those that might go say for whom."""
     waits = sorted(

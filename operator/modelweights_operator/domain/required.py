@@ -3,8 +3,36 @@
 from collections.abc import Iterable, Mapping
 
 from modelweights_operator.api.v1alpha1 import AVAILABLE
-from modelweights_operator.domain import gate, holdings, names, revisions
+from modelweights_operator.domain import access, gate, holdings, names, revisions
 from modelweights_operator.domain.snapshot import Node, Owner
+
+
+def for_pod(
+    requirement: gate.Requirement,
+    owner: Owner,
+    namespace: str,
+    known: access.NamespaceLabels | None,
+    nodes: Iterable[Node],
+    *,
+    label_nodes: bool,
+    group_has: str,
+) -> gate.StagedModel | None:
+    """What a pod of a namespace requires, see `staged_model`; None when it is being deleted or isn't for that namespace.
+
+    Args:
+        requirement: What the pod asks for.
+        owner: The ModelWeights of that name.
+        namespace: The pod's.
+        known: Its labels, None where they aren't known: then it gets nothing of another namespace.
+        nodes: All nodes.
+        label_nodes: As for `staged_model`.
+        group_has: Likewise.
+    """
+    if owner.deleting:
+        return None
+    if requirement.namespace != namespace and not (owner.spec and access.allows(owner.spec.access, known)):
+        return None
+    return staged_model(owner, requirement.revision, nodes, label_nodes=label_nodes, group_has=group_has)
 
 
 def staged_model(
