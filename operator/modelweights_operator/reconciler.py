@@ -268,8 +268,9 @@ class Reconciler:
         if write_refusal:
             plan = make_plan(replace(snapshot, refusals=refusals, write_refusal=write_refusal), now)
         await apply.apply(self._api, snapshot, plan, now)
-        outcomes = ended(snapshot.owner.status.nodes, plan.status.nodes, self._nodes)
-        self._metrics.staged(key, outcomes)
+        if key in self._figures:
+            # Else it went meanwhile, and its series with it.
+            self._metrics.staged(key, ended(snapshot.owner.status.nodes, plan.status.nodes, self._nodes))
         self._taints.note(selector_of(snapshot.owner, plan))
         await self._cleaner.finish(snapshot, cleanup, now)
         self._gates.wake_for(key)

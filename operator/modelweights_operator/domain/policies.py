@@ -155,8 +155,7 @@ def _settled(context: NodeContext, current: list[StagingJob]) -> NodeDecision | 
 
 
 def _may_start(context: NodeContext) -> bool:
-    node = context.node
-    return node.ready and not node.cordoned and not node.pressure and not context.suspended
+    return context.node.takes_pods and not context.suspended
 
 
 def _later(seconds: float | None) -> float | None:

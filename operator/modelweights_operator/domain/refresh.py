@@ -232,7 +232,7 @@ def _without_job(found: _Found) -> _Answer:
     left = _seconds_until_due(found)
     if left > 0:
         return _Answer(found.entry, again_after_seconds=max(left, 1.0))
-    if not found.node.ready or found.node.cordoned or found.node.pressure or found.spec.suspend:
+    if not found.node.takes_pods or found.spec.suspend:
         return _Answer(found.entry)
     if found.refusal:
         entry = _saying(found, f"the page cache wasn't refreshed: {found.refusal}")

@@ -44,6 +44,11 @@ class Node:
         """The taint by which its kubelet says that it runs out of something, "" for none."""
         return next((taint.key for taint in self.taints if taint.key in _PRESSURES), "")
 
+    @property
+    def takes_pods(self) -> bool:
+        """Whether what is begun there would run: it is ready, nobody drains it, and its kubelet is short of nothing."""
+        return self.ready and not self.cordoned and not self.pressure
+
     @cached_property
     def staged(self) -> Mapping[str, Mapping[str, str]]:
         """Our labels, by what `names.node_label_owner` says of their ModelWeights. Hundreds of these may have one here."""

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Final, Protocol, Self
+from typing import Protocol, Self
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from modelweights_operator import errors
-
-_METRICS_TYPE: Final = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
 
 
 class Watched(Protocol):
@@ -77,4 +76,4 @@ class Health:
         return web.Response(status=503, text="it has just started, or its first lists are under way")
 
     async def _show(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics(), headers=_METRICS_TYPE)
+        return web.Response(body=self._metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
