@@ -15,7 +15,7 @@ from tests.bench.figures import make_table, say, start_result
 from tests.cluster.api import ApiServer
 from tests.integration.client import Kube
 from tests.integration.cluster_double import Team, report
-from tests.integration.conftest import RELEASE, SYSTEM, render
+from tests.integration.conftest import RELEASE, SYSTEM, apply_chart
 from tests.integration.operator_process import OperatorProcess
 from tests.integration.test_restart_quietly import looked_at, stage_many, versions, writes
 from tests.polling import poll
@@ -31,9 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure; blocks for minutes."""
     with ApiServer(["garbage-collector-controller"]) as server, tempfile.TemporaryDirectory() as folder:
-        server.kubectl("create", "namespace", SYSTEM)
-        server.kubectl("apply", "--server-side", "-f", "-", input=render(RELEASE, "hostPathRoots={/models}"))
-        server.kubectl("wait", "--for=condition=Established", "crd/modelweights.modelweights.io", "--timeout=20s")
+        apply_chart(server)
         admin = Kube(server.kubeconfig)
         for name in ("many", "new"):
             admin.create("/api/v1/namespaces", {"metadata": {"name": name}})

@@ -85,6 +85,37 @@ def models_mount(root: str = "/models") -> Json:
     return {"volumeMounts": [{"name": "models", "mountPath": root, "readOnly": True}]}
 
 
+def bound_volume(namespace: str, claim: str, access_mode: str, **place: Any) -> tuple[Json, Json]:
+    """A volume of the namespace's name, made by hand for one claim, and that claim.
+
+    Args:
+        namespace: The claim's.
+        claim: Its name.
+        access_mode: Of both.
+        place: Where it lies, as in the volume's spec.
+    """
+    shape = {"accessModes": [access_mode], "storageClassName": "", "volumeMode": "Filesystem"}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": namespace},
+        "spec": {
+            **shape,
+            **place,
+            "capacity": {"storage": "1Gi"},
+            "persistentVolumeReclaimPolicy": "Retain",
+            "claimRef": {"namespace": namespace, "name": claim},
+        },
+    }
+    bound = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"namespace": namespace, "name": claim},
+        "spec": {**shape, "volumeName": namespace, "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    return volume, bound
+
+
 def waiting_step(image: str, path: str) -> Json:
     """The init container that waits until a checkpoint is staged on the pod's node, below the models' root."""
     return {"name": "wait", "image": image, "args": ["wait", path], "securityContext": RESTRICTED, **models_mount()}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.e2e.objects import RESTRICTED, model_weights, stand_in_pod
+from tests.e2e.objects import RESTRICTED, bound_volume, model_weights, stand_in_pod
 from tests.e2e.site import REAL, Site
 from tests.installation import condition
 from tests.json_client import Json
@@ -16,30 +16,11 @@ RESIDENT_PERCENT = 95
 """What Ready promises (the default of minResidentPercent): a kernel may reclaim cold pages at any time since (DAMON)."""
 
 
-def volume_and_claim(namespace: str, node: str) -> list[Json]:
+def volume_and_claim(namespace: str, node: str) -> tuple[Json, Json]:
+    """On the models of one node."""
     on_node = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
-    shape = {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeMode": "Filesystem"}
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": namespace},
-            "spec": {
-                **shape,
-                "capacity": {"storage": "1Gi"},
-                "persistentVolumeReclaimPolicy": "Retain",
-                "local": {"path": "/models"},
-                "nodeAffinity": {"required": {"nodeSelectorTerms": [on_node]}},
-                "claimRef": {"namespace": namespace, "name": "weights"},
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"namespace": namespace, "name": "weights"},
-            "spec": {**shape, "volumeName": namespace, "resources": {"requests": {"storage": "1Gi"}}},
-        },
-    ]
+    affinity = {"required": {"nodeSelectorTerms": [on_node]}}
+    return bound_volume(namespace, "weights", "ReadWriteOnce", local={"path": "/models"}, nodeAffinity=affinity)
 
 
 @pytest.fixture

@@ -16,7 +16,16 @@ from modelweights_loader.checkpoint import find_checkpoint
 from modelweights_operator.domain import names
 from tests.e2e.client import path_of
 from tests.e2e.files import SUMS, parse_sums, sums_on_node
-from tests.e2e.objects import NOT_LOADED, QUICK, RESTRICTED, model_weights, models_mount, models_volume, stand_in_pod
+from tests.e2e.objects import (
+    NOT_LOADED,
+    QUICK,
+    RESTRICTED,
+    bound_volume,
+    model_weights,
+    models_mount,
+    models_volume,
+    stand_in_pod,
+)
 from tests.e2e.processes import freeze_step
 from tests.e2e.site import FETCHED, SPLIT, STORAGE_CLAIM, STORAGE_CLASS_OF_CLAIM, Site
 from tests.e2e.source_servers import HubServer, Server, StoreServer, start_hub, start_store, start_web
@@ -227,31 +236,14 @@ def test_cache_layout_is_found_offline_by_name(site: Site, servers: Servers, mod
 def restricted(site: Site, make_namespace: Callable[[str, str], str]) -> Iterator[str]:
     """A namespace that lets only `restricted` pods in, with the claim of the second storage class."""
     name = make_namespace("tenant", "restricted")
-    shape = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     folder = f"/models/tenants/{name}"
     # As the administrator does it: one volume for each namespace, which on every node is a folder of that node.
     for node in site.cluster.gpu_nodes:
         site.cluster.node_exec(node, ["install", "-d", "-g", "65532", "-m", "2775", folder, f"{folder}/.modelweights"])
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": {
-            **shape,
-            "capacity": {"storage": "1Gi"},
-            "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": folder, "type": "Directory"},
-            "claimRef": {"namespace": name, "name": STORAGE_CLAIM},
-        },
-    }
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"namespace": name, "name": STORAGE_CLAIM},
-        "spec": {**shape, "volumeName": name, "resources": {"requests": {"storage": "1Gi"}}},
-    }
-    manifest = {"apiVersion": "v1", "kind": "List", "items": [volume, claim]}
-    site.cluster.kubectl("create", "--filename=-", input=json.dumps(manifest))
+    place = {"path": folder, "type": "Directory"}
+    volume, claim = bound_volume(name, STORAGE_CLAIM, "ReadWriteMany", hostPath=place)
+    site.client.create("/api/v1/persistentvolumes", volume)
+    site.client.make(claim)
     yield name
     site.remove_namespace(name)
     site.cluster.kubectl("delete", "pv", name, "--wait=false")

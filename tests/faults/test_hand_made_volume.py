@@ -10,7 +10,7 @@ import pytest
 
 from modelweights_operator.domain import names
 from tests.e2e.files import SUMS, parse_sums, sums_on_node
-from tests.e2e.objects import RESTRICTED, stand_in_pod
+from tests.e2e.objects import RESTRICTED, bound_volume, stand_in_pod
 from tests.e2e.site import FETCHED, Site
 from tests.e2e.test_room import cleanup_jobs, copied, folders, move_on
 from tests.installation import condition
@@ -28,23 +28,8 @@ READER = "stand-in-for-engine"
 def consumer(site: Site, make_namespace: Callable[[str, str], str]) -> Iterator[str]:
     """Another namespace, with a claim on a volume of the class' root that nobody told the operator of."""
     name = make_namespace("by-hand", "restricted")
-    shape = {"accessModes": ["ReadOnlyMany"], "storageClassName": "", "volumeMode": "Filesystem"}
-    volume = {
-        "metadata": {"name": name},
-        "spec": {
-            **shape,
-            "capacity": {"storage": "1Gi"},
-            "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": FETCHED, "type": "Directory"},
-            "claimRef": {"namespace": name, "name": CLAIM},
-        },
-    }
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"namespace": name, "name": CLAIM},
-        "spec": {**shape, "volumeName": name, "resources": {"requests": {"storage": "1Gi"}}},
-    }
+    place = {"path": FETCHED, "type": "Directory"}
+    volume, claim = bound_volume(name, CLAIM, "ReadOnlyMany", hostPath=place)
     site.client.create("/api/v1/persistentvolumes", volume)
     site.client.make(claim)
     yield name

@@ -7,7 +7,7 @@ import pytest
 from tests.cluster.api import ApiServer
 from tests.integration.client import Kube, core_path, job_path, model_path
 from tests.integration.cluster_double import Team, report
-from tests.integration.conftest import RELEASE, SYSTEM, render
+from tests.integration.conftest import RELEASE, SYSTEM, apply_chart
 from tests.integration.operator_process import OperatorProcess
 from tests.json_client import Json
 from tests.polling import poll
@@ -74,10 +74,7 @@ def test_a_copy_of_an_image_is_fetched_from_its_mount(team: Team) -> None:
 @pytest.fixture(scope="module")
 def plain_server() -> Iterator[ApiServer]:
     with ApiServer(["garbage-collector-controller"], image_volumes=False) as server:
-        server.kubectl("create", "namespace", SYSTEM)
-        manifests = render(RELEASE, "hostPathRoots={/models}")
-        server.kubectl("apply", "--server-side", "-f", "-", input=manifests)
-        server.kubectl("wait", "--for=condition=Established", "crd/modelweights.modelweights.io", "--timeout=20s")
+        apply_chart(server)
         yield server
 
 

@@ -9,18 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from modelweights_operator.domain.figures import Figures
 from modelweights_operator.domain.outcomes import Outcome
 from modelweights_operator.metrics import Key, Metrics
+from tests.unit.domain.samples import STAGED
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 KEY = ("team", "llama")
-GOOD = Outcome(
-    "p5",
-    succeeded=True,
-    fetched_bytes=900,
-    fetch_seconds=3.0,
-    prefetched_bytes=1000,
-    prefetch_bytes_per_second=500,
-    load_seconds=0.5,
-)
 
 
 class State:
@@ -54,7 +46,7 @@ def samples(metrics: Metrics) -> dict[str, dict[tuple[str, ...], float]]:
 def acting() -> Metrics:
     metrics = Metrics()
     metrics.state = State()
-    metrics.staged(KEY, [GOOD, Outcome("p5", succeeded=False, reason="BadHeader")])
+    metrics.staged(KEY, [STAGED, Outcome("p5", succeeded=False, reason="BadHeader")])
     metrics.observer("models")(0.02, failed=False)
     return metrics
 
@@ -99,7 +91,7 @@ def test_cycles_that_fail_are_counted() -> None:
 
 def test_an_object_that_went_leaves_no_series() -> None:
     metrics = acting()
-    metrics.staged(("team", "other"), [GOOD])
+    metrics.staged(("team", "other"), [STAGED])
     metrics.forget(KEY)
     found = samples(metrics)
     names = (

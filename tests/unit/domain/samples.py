@@ -9,6 +9,7 @@ from modelweights_operator.api import v1alpha1 as api
 from modelweights_operator.domain import names, storage
 from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.host_folders import LocationError
+from modelweights_operator.domain.outcomes import Outcome
 from modelweights_operator.domain.snapshot import (
     ContainerState,
     EngineConfigMap,
@@ -35,6 +36,18 @@ POLICY = Policy(
     storage_classes=(StorageClass("nvme", root="/data", is_default=True), StorageClass("shared", claim="models")),
 )
 GPU_LABELS = {"nvidia.com/gpu.present": "true"}
+
+
+STAGED = Outcome(
+    "p5",
+    succeeded=True,
+    fetched_bytes=900,
+    fetch_seconds=3.0,
+    prefetched_bytes=1000,
+    prefetch_bytes_per_second=500,
+    load_seconds=0.5,
+)
+"""A staging that ended well."""
 
 
 def ago(seconds: float) -> datetime:

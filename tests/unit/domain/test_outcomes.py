@@ -1,10 +1,12 @@
 """Stagings that ended, as two statuses tell: each is told once."""
 
+from dataclasses import replace
+
 import pytest
 
 from modelweights_operator.api.v1alpha1 import NodeStatus
 from modelweights_operator.domain.outcomes import Outcome, ended, node_class
-from tests.unit.domain.samples import make_node
+from tests.unit.domain.samples import STAGED, make_node
 
 STAGING = NodeStatus(state="Staging", last_transition_time="2026-03-01T12:00:00Z")
 READY = NodeStatus(
@@ -17,15 +19,7 @@ READY = NodeStatus(
     load_seconds=0.5,
 )
 FAILED = NodeStatus(state="Failed", reason="BadHeader", attempts=1, last_transition_time="2026-03-01T12:01:00Z")
-GOOD = Outcome(
-    "",
-    succeeded=True,
-    fetched_bytes=900,
-    fetch_seconds=3.0,
-    prefetched_bytes=1000,
-    prefetch_bytes_per_second=500,
-    load_seconds=0.5,
-)
+GOOD = replace(STAGED, node_class="")
 BAD = Outcome("", succeeded=False, reason="BadHeader")
 
 
