@@ -100,6 +100,8 @@ class Cleaner:
             return None
         await unlabel()
         plan = await self._plan(world, now)
+        if plan.noted:
+            await apply.note_nodes(self._api, owner, plan.noted)
         for name in plan.delete_staging:
             await self._api.delete(f"{paths.jobs(owner.namespace)}/{name}")
         await self._tell(snapshot, plan, now)

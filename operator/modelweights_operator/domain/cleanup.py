@@ -14,8 +14,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from modelweights_operator.api import v1alpha1 as api
-from modelweights_operator.domain import names, storage
+from modelweights_operator.domain import failures, names, storage
 from modelweights_operator.domain.cleanup_jobs import CleanupJob, Target, cleanup_job, namespace_of
+from modelweights_operator.domain.clock import rfc3339
 from modelweights_operator.domain.conditions import list_some
 from modelweights_operator.domain.pods import Manifest
 from modelweights_operator.domain.retention import World, classes, wanted
@@ -63,6 +64,8 @@ class Cleanup:
     Attributes:
         finalizers: What the object's finalizers are to be; None where they are right. Put on before anything is staged.
         leaving: Per node name, checkpoints for which no pod is to be sent there any more.
+        noted: Per name of a node with a staging of which the status doesn't tell, the entry that does. Written before the staging
+            ends: nobody would know afterwards that files are there.
         delete_staging: Names of staging Jobs that end since the object is deleted.
         delete: Namespace and name of cleanup Jobs whose time is over.
         create: Cleanup Jobs.
@@ -75,6 +78,7 @@ class Cleanup:
 
     finalizers: tuple[str, ...] | None = None
     leaving: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    noted: Mapping[str, api.NodeStatus] = field(default_factory=dict)
     delete_staging: tuple[str, ...] = ()
     delete: tuple[tuple[str, str], ...] = ()
     create: tuple[Manifest, ...] = ()
@@ -352,7 +356,9 @@ def _deletion(world: World, targets: tuple[Target, ...], usage: Usage, now: date
             left.append(f"{target.node.name}: {storage.home(owner, target.where).path} ({why})")
     if waits:
         plan.again(10.0)
-        return replace(plan.result(), delete_staging=staging)
+        unknown = {job.node_name for job in world.staging} - owner.status.nodes.keys()
+        begun = api.NodeStatus(state="Staging", reason=failures.STARTING, last_transition_time=rfc3339(now))
+        return replace(plan.result(), noted=dict.fromkeys(sorted(unknown), begun), delete_staging=staging)
     where = {str(storage.home(owner, each).path) for each in classes(owner, world.policy)}
     notice = (
         Notice("Warning", LEFT_BEHIND, f"left on {len(left)} node(s): {list_some(left)}"[:1000])

@@ -78,9 +78,11 @@ def due(world: World, now: datetime) -> tuple[tuple[Target, ...], float | None]:
 def _of_deletion(world: World) -> tuple[Target, ...]:
     """All that the object may have on its nodes; on those that are there still."""
     nodes = {node.name: node for node in world.nodes}
+    # It may be deleted between a Job and the status that tells of it.
+    staged = {*world.owner.status.nodes, *(job.node_name for job in world.staging)}
     return tuple(
         Target(nodes[name], where)
-        for name in sorted(world.owner.status.nodes)
+        for name in sorted(staged)
         if name in nodes
         for where in classes(world.owner, world.policy)
     )

@@ -106,6 +106,11 @@ async def apply(api: Api, snapshot: Snapshot, plan: Plan, now: datetime) -> None
         await api.delete(f"{paths.jobs(owner.namespace)}/{name}")
 
 
+async def note_nodes(api: Api, owner: Owner, entries: Mapping[str, model.NodeStatus]) -> None:
+    """Add entries of nodes to the status, and change nothing else of it."""
+    await _write_status(api, owner, owner.status.model_copy(update={"nodes": {**owner.status.nodes, **entries}}))
+
+
 async def label_node(api: Api, name: str, labels: Mapping[str, str | None]) -> None:
     """Set or take off labels of ours; a node that is gone needs none."""
     with contextlib.suppress(errors.NotFoundError):

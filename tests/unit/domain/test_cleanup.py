@@ -441,6 +441,18 @@ def test_stagings_end_before_their_files_go() -> None:
     assert (plan.delete_staging, plan.delete, made(plan)) == ((staging.name,), (JOB,), [])
 
 
+def test_a_staging_of_which_no_status_tells_is_noted_before_it_ends() -> None:
+    """Deleted between the Job and the status: the Job goes, and its files would stay for ever."""
+    staging = make_job(spec=DELETE)
+    unseen = replace(deleted(), status=api.Status())
+    plan = decide(world(unseen, staging=(staging,)))
+    assert (list(plan.noted), plan.delete_staging, plan.released) == (["node-a"], (staging.name,), False)
+    assert plan.noted["node-a"].state == "Staging"
+    known = replace(unseen, status=api.Status(nodes=plan.noted))
+    assert made(decide(world(known))) == [("node-a", "")]
+    assert decide(world(known, staging=(staging,))).noted == {}
+
+
 TERMINATING = "forbidden: unable to create new content in namespace team because it is being terminated"
 AT_ONCE = {
     "the policy was changed": (world(deleted(spec=make_fetch_spec())), []),
